@@ -1,0 +1,88 @@
+"""Contracts on the machine record (GPUMachine) and the Kubernetes Events of an episode.
+
+Owns the request and contract that `activities/machines` implements. One call for each phase
+change writes the record, the Event, one log line and one metric.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from workflows.contracts import Contract
+from workflows.contracts.kube import Owner
+from workflows.model.remediation.gate import Baseline
+from workflows.model.remediation.permit import Effect
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One rung that is about to be tried, or was."""
+
+    rung: str
+    at: datetime
+    result: str
+    boot_id_before: str = ""
+    boot_id_after: str = ""
+
+
+@dataclass(frozen=True)
+class Overrule:
+    """A person undid the quarantine for these faults (class, device) during this boot."""
+
+    fault: str
+    devices: tuple[str, ...]
+    boot_id: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """One phase change. `sequence` numbers them within the run (names the Event: a second run
+    finds it). `outcome` "" = the episode is open. `overruled` is written; `resumed` clears it."""
+
+    owner: Owner
+    machine_id: str
+    pool: str
+    workflow_id: str
+    run_id: str
+    sequence: int
+    phase: str
+    fault: str
+    detail: str
+    at: datetime
+    held: bool = False
+    outcome: str = ""
+    attempt: Attempt | None = None
+    overruled: Overrule | None = None
+    resumed: bool = False
+    validation: str = ""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The record stands."""
+
+    machine_id: str
+
+
+RECORD_PHASE = Contract(
+    "record_phase", Effect.READ, PhaseRecord, Recorded, "write the machine record and an Event"
+)
+"""Effect `read`: it touches no Node and no Pod, so it is allowed in observe mode too."""
+
+
+@dataclass(frozen=True)
+class BaselineRequest:
+    """Record this baseline for the machine of a healthy node, unless one is there."""
+
+    owner: Owner
+    machine_id: str
+    pool: str
+    provider_id: str
+    baseline: Baseline
+    model: str
+    boot_id: str
+
+
+RECORD_BASELINE = Contract(
+    "record_baseline", Effect.READ, BaselineRequest, Recorded, "record the machine's baseline"
+)

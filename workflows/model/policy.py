@@ -1,0 +1,366 @@
+"""The policy: one YAML file that says what fleetmend may do, to which nodes, and how patiently.
+
+Owns the schema, its documented defaults (`deploy/policies/default.yaml` says the same, checked by
+a test) and the messages for a malformed file: field path, value, what is allowed. Does not decide;
+`rules`, `ladder`, `budget` and `gate` read it. An episode keeps the snapshot it started with.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from workflows.model.detection.fault import Fault
+
+MAX_POOLS = 64
+MAX_RULES = 128
+
+
+class PolicyError(ValueError):
+    """The policy cannot be used; the message names each field, its value and what is allowed."""
+
+
+class DrainWay(StrEnum):
+    """How the pods of a node are asked to go.
+
+    `now` evicts at once (PDBs count), `finish-work` waits for the work to end and then stops
+    waiting, `none` touches no pod.
+    """
+
+    NOW = "now"
+    FINISH_WORK = "finish-work"
+    NONE = "none"
+
+
+class Rung(StrEnum):
+    """One repair action of a ladder."""
+
+    REBOOT = "reboot"
+
+
+LATER_DRAIN_WAYS = frozenset({"checkpoint"})
+LATER_RUNGS = frozenset({"restart-services", "reset-gpu", "power-cycle", "replace"})
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_SHARE = re.compile(r"(100|[1-9]?[0-9])%")
+
+
+def _check_share(value: int | str) -> int | str:
+    if isinstance(value, bool) or (isinstance(value, int) and value < 1):
+        raise ValueError("a count is at least 1")
+    if isinstance(value, str) and not _SHARE.fullmatch(value):
+        raise ValueError('a share is written like "10%", from "0%" to "100%"')
+    return value
+
+
+Share = Annotated[int | str, AfterValidator(_check_share)]
+"""A count of nodes, or a share of the pool such as "10%" (rounded down, never below 1)."""
+
+
+def nodes_of_share(share: int | str, pool_size: int) -> int:
+    """How many nodes of a pool of `pool_size` a share allows: max(1, floor(share))."""
+    if isinstance(share, int):
+        return share
+    return max(1, math.floor(pool_size * int(share.rstrip("%")) / 100))
+
+
+Seconds = Annotated[float, Field(ge=0, le=31 * 86_400)]
+Label = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class Budgets(_Part):
+    """How many nodes of a pool may be out at once; each is max(1, share of the pool)."""
+
+    reflex_quarantine: Share = "10%"
+    """Quarantines that watch makes at once, counted from the marks it made."""
+    confirmed_quarantine: Share = "10%"
+    """Quarantines after confirmation, granted by the guard."""
+    disruption: Share = "10%"
+    """Nodes that are drained or repaired at once, granted by the guard."""
+
+
+class Pool(_Part):
+    """Nodes that policy treats alike: those that carry every label of `selector`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+    selector: dict[Label, str] = Field(min_length=1)
+    expected_gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """GPUs a healthy node of this pool has; None = a first inventory is not recorded unasked."""
+    budgets: Budgets = Budgets()
+
+
+class Rule(_Part):
+    """One row: a node condition with this status (and one of these reasons) is this fault.
+
+    The first row that fits a condition counts. `Stale` fits a condition that is absent, older
+    than the node's boot, or silent for longer than `silence_s`; it is never immediate.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+    condition: Label
+    status: Literal["True", "False", "Unknown", "Stale"]
+    reasons: tuple[Label, ...] = ()
+    """Reasons that fit; empty = any."""
+    fault: Fault
+    immediate: bool = False
+    """Quarantine at once, without waiting for Temporal."""
+    debounce_s: Seconds = 60
+    """How long it must last before it is believed; not used for immediate rows."""
+
+    @model_validator(mode="after")
+    def _never_immediate_on_unknown(self) -> Rule:
+        if self.immediate and self.status in ("Unknown", "Stale"):
+            raise ValueError("immediate: Unknown and Stale are never immediate; remove it")
+        return self
+
+
+class FaultPolicy(_Part):
+    """What is done about one fault class."""
+
+    drain: DrainWay = DrainWay.NOW
+    drain_deadline_s: Seconds = 1800
+    ladder: tuple[Rung, ...] = (Rung.REBOOT,)
+    recovery_wait_s: Seconds = 900
+    """With an empty ladder: how long a quarantined node may recover by itself before it is held."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_what_comes_later(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.get("drain") in LATER_DRAIN_WAYS:
+                raise ValueError(
+                    f"drain: {value['drain']!r} is not in this release yet; use one of "
+                    f"{', '.join(DrainWay)}"
+                )
+            later = [rung for rung in value.get("ladder") or () if rung in LATER_RUNGS]
+            if later:
+                raise ValueError(
+                    f"ladder: {later[0]!r} is not in this release yet; use {', '.join(Rung)}"
+                )
+        return value
+
+
+class GatePolicy(_Part):
+    """What a node must pass to return, and how long it may take to answer."""
+
+    conditions: tuple[Label, ...] = (
+        "GPUHealthy",
+        "InterconnectHealthy",
+        "NetworkHealthy",
+        "HostHealthy",
+    )
+    """Each must be True, and reported during the present boot."""
+    timeout_s: Seconds = 900
+    """Unknown is asked again until then; after it the node is held."""
+    settle_s: Seconds = 300
+    """How long allocatable GPUs may be below the baseline before that counts as failed."""
+
+
+class Timing(_Part):
+    """How patient an episode is."""
+
+    silence_s: Seconds = 900
+    """A condition that was not refreshed for this long is Stale."""
+    boot_deadline_s: Seconds = 1200
+    """From the request of a reboot to its proof."""
+    probation_s: Seconds = 1800
+    """How long the episode watches a node that it gave back."""
+    node_task_deadline_s: Annotated[float, Field(ge=1, le=3600)] = 120
+    reminder_s: Annotated[float, Field(ge=1)] = 86_400
+    """How often a held episode reminds people."""
+
+
+class StepOptions(_Part):
+    """Overrides of one row of the options table (`contracts/options.py`), by step name."""
+
+    start_to_close_s: Annotated[float, Field(gt=0)] | None = None
+    heartbeat_s: Annotated[float, Field(gt=0)] | None = None
+    retry_initial_s: Annotated[float, Field(gt=0)] | None = None
+    retry_maximum_s: Annotated[float, Field(gt=0)] | None = None
+
+
+def _default_pools() -> tuple[Pool, ...]:
+    return (Pool(name="gpu", selector={"nvidia.com/gpu.present": "true"}),)
+
+
+def _default_rules() -> tuple[Rule, ...]:
+    return (
+        Rule(
+            name="gpu-lost",
+            condition="GPUHealthy",
+            status="False",
+            reasons=("GpuLost",),
+            fault=Fault.GPU_LOST,
+            immediate=True,
+        ),
+        Rule(
+            name="gpu-memory",
+            condition="GPUHealthy",
+            status="False",
+            reasons=("GpuMemoryUncorrectable",),
+            fault=Fault.GPU_MEMORY_UNCORRECTABLE,
+            immediate=True,
+        ),
+        Rule(
+            name="gpu-thermal",
+            condition="GPUHealthy",
+            status="False",
+            reasons=("Thermal",),
+            fault=Fault.THERMAL,
+            debounce_s=300,
+        ),
+        Rule(
+            name="gpu-unhealthy",
+            condition="GPUHealthy",
+            status="False",
+            fault=Fault.DIAGNOSTIC_UNKNOWN,
+            debounce_s=60,
+        ),
+        Rule(
+            name="gpu-unknown",
+            condition="GPUHealthy",
+            status="Unknown",
+            fault=Fault.DIAGNOSTIC_UNKNOWN,
+            debounce_s=300,
+        ),
+        Rule(
+            name="gpu-silent",
+            condition="GPUHealthy",
+            status="Stale",
+            fault=Fault.DIAGNOSTIC_UNKNOWN,
+            debounce_s=600,
+        ),
+        Rule(
+            name="interconnect",
+            condition="InterconnectHealthy",
+            status="False",
+            fault=Fault.INTERCONNECT,
+            debounce_s=30,
+        ),
+        Rule(
+            name="network",
+            condition="NetworkHealthy",
+            status="False",
+            fault=Fault.NETWORK,
+            debounce_s=120,
+        ),
+        Rule(
+            name="host",
+            condition="HostHealthy",
+            status="False",
+            fault=Fault.DIAGNOSTIC_UNKNOWN,
+            debounce_s=120,
+        ),
+        Rule(
+            name="not-ready",
+            condition="Ready",
+            status="False",
+            fault=Fault.HOST_UNREACHABLE,
+            debounce_s=600,
+        ),
+        Rule(
+            name="unreachable",
+            condition="Ready",
+            status="Unknown",
+            fault=Fault.HOST_UNREACHABLE,
+            debounce_s=600,
+        ),
+    )
+
+
+def _default_faults() -> dict[Fault, FaultPolicy]:
+    wait_only = FaultPolicy(drain=DrainWay.NONE, ladder=())
+    return {
+        Fault.GPU_LOST: FaultPolicy(),
+        Fault.GPU_MEMORY_UNCORRECTABLE: FaultPolicy(),
+        Fault.INTERCONNECT: FaultPolicy(),
+        Fault.THERMAL: FaultPolicy(drain=DrainWay.FINISH_WORK, ladder=()),
+        Fault.NETWORK: FaultPolicy(drain=DrainWay.FINISH_WORK),
+        Fault.HOST_UNREACHABLE: wait_only,
+        Fault.DIAGNOSTIC_UNKNOWN: wait_only,
+        Fault.OPERATOR: FaultPolicy(ladder=()),
+    }
+
+
+class Policy(_Part):
+    """Everything a person may set. An empty file is the built-in policy."""
+
+    pools: tuple[Pool, ...] = Field(default_factory=_default_pools, max_length=MAX_POOLS)
+    rules: tuple[Rule, ...] = Field(default_factory=_default_rules, max_length=MAX_RULES)
+    faults: dict[Fault, FaultPolicy] = Field(default_factory=_default_faults)
+    gate: GatePolicy = GatePolicy()
+    timing: Timing = Timing()
+    arming_share: Share = "20%"
+    """A policy that matches more than this share of a pool right now refuses to arm it."""
+    steps: dict[str, StepOptions] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_for_faults_left_out(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("faults"), dict):
+            given = value["faults"]
+            value = {**value, "faults": {**_default_faults(), **given}}
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Policy:
+        for what, names in (
+            ("pools", [pool.name for pool in self.pools]),
+            ("rules", [rule.name for rule in self.rules]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{what}: name {twice[0]!r} is used twice; names are unique")
+        for fault in (Fault.DIAGNOSTIC_UNKNOWN, Fault.HOST_UNREACHABLE):
+            row = self.faults[fault]
+            if row.drain is not DrainWay.NONE or row.ladder:
+                raise ValueError(
+                    f"faults.{fault}: unknown health never evicts or reboots by itself; "
+                    "use drain: none and ladder: []"
+                )
+        return self
+
+    def pool_of(self, labels: Any) -> Pool | None:
+        """The first pool whose selector fits; None = out of scope."""
+        for pool in self.pools:
+            if all(labels.get(key) == value for key, value in pool.selector.items()):
+                return pool
+        return None
+
+    def pool_named(self, name: str) -> Pool | None:
+        """The pool of that name."""
+        return next((pool for pool in self.pools if pool.name == name), None)
+
+
+def read_policy(body: object) -> Policy:
+    """The policy in a parsed YAML document (None = an empty file = the built-in policy).
+
+    Raises:
+        PolicyError: one line for each wrong field: its path, its value and what is allowed.
+    """
+    if body is None:
+        return Policy()
+    if not isinstance(body, dict):
+        raise PolicyError(f"policy: expected a mapping at the top, found {type(body).__name__}")
+    try:
+        return Policy.model_validate(body)
+    except ValidationError as error:
+        raise PolicyError("\n".join(_line(item) for item in error.errors())) from error
+
+
+def _line(item: Any) -> str:
+    path = ".".join(str(part) for part in item["loc"]) or "policy"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    value = item.get("input")
+    if item["type"] == "extra_forbidden":
+        message = "no such field; see `fleetmend policy schema`"
+    shown = "" if isinstance(value, (dict, list, tuple)) else f" (found {value!r:.80})"
+    return f"{path}: {message}{shown}"

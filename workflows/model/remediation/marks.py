@@ -1,0 +1,207 @@
+"""Marks: everything fleetmend writes on a Node, and the patches that put it there and take it off.
+
+Owns the one table of annotation keys, the marker (who owns a quarantined node, since when, and
+what was there before) and the bodies of the entry, slot, hand-over and exit patches: watch and
+the activities send the same ones. fleetmend removes only what it put there (P4), so the marker
+keeps prior values. Does not send anything. Pure.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from workflows.model.node import NodeView, parse_instant
+
+EPISODE = "fleetmend.io/episode"
+"""The marker: JSON of `Marker`. Its presence means: fleetmend took this node out of service."""
+PAUSE = "fleetmend.io/pause"
+"""Set by people: nothing is done to this node while it is there. The value is the reason."""
+IGNORE = "fleetmend.io/ignore"
+"""Set by people: this node is out of scope."""
+DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+DO_NOT_REPAIR = "karpenter.sh/do-not-repair"
+KARPENTER_NODEPOOL_LABEL = "karpenter.sh/nodepool"
+KARPENTER_DISRUPTED_TAINT = "karpenter.sh/disrupted"
+VETOES = (DO_NOT_DISRUPT, DO_NOT_REPAIR)
+MAX_MARKER_BYTES = 4096
+
+
+class MarkerError(ValueError):
+    """The marker cannot be read. The node then counts as owned by somebody unknown."""
+
+
+class Quarantine(StrEnum):
+    """Whose budget a quarantine counts against."""
+
+    REFLEX = "reflex"
+    CONFIRMED = "confirmed"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A noted disruption slot: granted by the guard of `epoch` at `at`."""
+
+    epoch: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Marker:
+    """The owner of a quarantined node.
+
+    `was_unschedulable` and `vetoes_before` are what was there before us (a veto that was absent
+    is not in the mapping). `handed_over` is "" or `<to>:<reason>`.
+    """
+
+    episode: str
+    node_uid: str
+    since: datetime
+    rule: str
+    fault: str
+    quarantine: Quarantine
+    was_unschedulable: bool = False
+    vetoes_before: tuple[tuple[str, str], ...] = ()
+    slot: Slot | None = None
+    handed_over: str = ""
+
+    def encode(self) -> str:
+        """The annotation's value."""
+        body: dict[str, Any] = {
+            "v": 1,
+            "episode": self.episode,
+            "uid": self.node_uid,
+            "since": self.since.isoformat(),
+            "rule": self.rule,
+            "fault": self.fault,
+            "quarantine": self.quarantine.value,
+            "before": {
+                "unschedulable": self.was_unschedulable,
+                "annotations": dict(self.vetoes_before),
+            },
+        }
+        if self.slot:
+            body["slot"] = {"epoch": self.slot.epoch, "at": self.slot.at.isoformat()}
+        if self.handed_over:
+            body["handed-over"] = self.handed_over
+        return json.dumps(body, separators=(",", ":"))
+
+
+def parse_marker(text: str) -> Marker:
+    """The marker in an annotation's value.
+
+    Raises:
+        MarkerError: names what is wrong; the remedy is a person's look at the node.
+    """
+    if len(text) > MAX_MARKER_BYTES:
+        raise MarkerError(f"{EPISODE}: longer than {MAX_MARKER_BYTES} bytes")
+    try:
+        body = json.loads(text)
+        before = body.get("before") or {}
+        slot = body.get("slot")
+        return Marker(
+            episode=_word(body["episode"]),
+            node_uid=_word(body["uid"]),
+            since=parse_instant(body.get("since")),
+            rule=str(body.get("rule", "")),
+            fault=str(body.get("fault", "")),
+            quarantine=Quarantine(body.get("quarantine", "confirmed")),
+            was_unschedulable=before.get("unschedulable") is True,
+            vetoes_before=tuple(
+                (key, str(value))
+                for key, value in sorted((before.get("annotations") or {}).items())
+                if key in VETOES
+            ),
+            slot=Slot(_word(slot["epoch"]), parse_instant(slot.get("at"))) if slot else None,
+            handed_over=str(body.get("handed-over", "")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MarkerError(
+            f"{EPISODE}: cannot be read ({error}); see who wrote it and remove it with "
+            "kubectl if nobody needs it"
+        ) from error
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value or len(value) > 128:
+        raise ValueError("an id must be a text of 1 to 128 characters")
+    return value
+
+
+def marker_of(node: NodeView) -> Marker | None:
+    """The marker on a node; None = no mark of ours.
+
+    Raises:
+        MarkerError: there is one, and it cannot be read.
+    """
+    text = node.annotations.get(EPISODE)
+    return parse_marker(text) if text else None
+
+
+def is_marked(node: NodeView) -> bool:
+    """True if any marker is there, readable or not."""
+    return bool(node.annotations.get(EPISODE))
+
+
+def is_on_karpenter(node: NodeView) -> bool:
+    """True if Karpenter made the node."""
+    return KARPENTER_NODEPOOL_LABEL in node.labels
+
+
+def other_healer(node: NodeView) -> str:
+    """Who else has begun to act on the node; "" = nobody."""
+    if node.deleting:
+        return "the Node is being deleted"
+    if any(taint.startswith(KARPENTER_DISRUPTED_TAINT + ":") for taint in node.taints):
+        return "Karpenter has begun to disrupt it"
+    return ""
+
+
+def entry_marker(node: NodeView, draft: Marker) -> Marker:
+    """`draft` with what stands on the node before us filled in."""
+    vetoes = tuple((key, node.annotations[key]) for key in VETOES if key in node.annotations)
+    return replace(
+        draft,
+        node_uid=node.uid,
+        was_unschedulable=node.unschedulable,
+        vetoes_before=vetoes if is_on_karpenter(node) else (),
+    )
+
+
+def entry_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
+    """The merge patch that quarantines: cordon, marker, vetoes; guarded by resourceVersion."""
+    annotations: dict[str, str | None] = {EPISODE: marker.encode()}
+    if is_on_karpenter(node):
+        annotations |= {key: "true" for key in VETOES}
+    return _guarded(node, annotations, unschedulable=True)
+
+
+def marker_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
+    """The merge patch that replaces the marker alone (slot noted or dropped, handed over)."""
+    return _guarded(node, {EPISODE: marker.encode()}, unschedulable=None)
+
+
+def exit_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
+    """The merge patch that takes off everything of ours and restores what was there before."""
+    annotations: dict[str, str | None] = {EPISODE: None}
+    if is_on_karpenter(node):
+        before = dict(marker.vetoes_before)
+        annotations |= {key: before.get(key) for key in VETOES}
+    return _guarded(node, annotations, unschedulable=marker.was_unschedulable)
+
+
+def _guarded(
+    node: NodeView, annotations: dict[str, str | None], unschedulable: bool | None
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "metadata": {
+            "uid": node.uid,
+            "resourceVersion": node.resource_version,
+            "annotations": annotations,
+        }
+    }
+    if unschedulable is not None:
+        body["spec"] = {"unschedulable": True if unschedulable else None}
+    return body
