@@ -1,0 +1,32 @@
+"""Fixtures of the rights' tests: a real API server with deploy/crd and deploy/rights installed."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.caller import Caller, read_kubeconfig
+from tests.deploy.world import SimNode, World
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    """The API server, with all policies in force."""
+    made = World(read_kubeconfig(Path(os.environ["RIGHTS_KUBECONFIG"])))
+    made.prepare()
+    yield made
+
+
+@pytest.fixture
+def node(world: World) -> Iterator[SimNode]:
+    """A fresh node with an agent's pod; gone after the test."""
+    made = world.new_node()
+    yield made
+    world.admin.delete(made.path)
+
+
+@pytest.fixture
+def agent(world: World, node: SimNode) -> Caller:
+    """The agent that runs on `node`."""
+    return world.agent(node)
