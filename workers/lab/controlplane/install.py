@@ -1,0 +1,281 @@
+"""Putting fleetmend into a fresh lab cluster: namespace, CRD, rights, kubeconfigs.
+
+Owns the order (CRDs before what uses them, admission policies before the rights they bind) and the
+proof that it acts, not only that it is stored. Does not write any rule: those are the manifests
+below deploy/. Runs at each start of a lab, and may be run again at any time.
+"""
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict
+
+from workers.lab.address import NAMESPACE, LabAccount, LabAddress, write_atomically
+from workers.lab.controlplane.api import LabApi
+from workers.lab.controlplane.components import certificate_user, kubeconfig
+from workers.lab.controlplane.errors import ApiRequestFailed, LabStartFailed, ManifestRejected
+from workers.lab.controlplane.pki import KeyPair
+from workers.lab.controlplane.settings import REPOSITORY_DEPLOY
+
+RELEASE_IMAGE: Final = "fleetmend:lab"
+RELEASE_CONFIG_MAP: Final = "fleetmend-release"
+# In the order in which they are installed.
+MANIFEST_FOLDERS: Final = ("crd", "rights")
+# A lab that runs longer gets fresh ones by the next `lab up`.
+TOKEN_LIFE_S: Final = 7 * 24 * 3600
+SERVICE_ACCOUNTS: Final = {
+    LabAccount.WATCH: "fleetmend-watch",
+    LabAccount.WORKER: "fleetmend-worker",
+    LabAccount.OPERATOR: "fleetmend-operator",
+}
+INSTALL_LIMIT_S: Final = 30.0
+POLL_S: Final = 0.05
+MAXIMUM_MANIFEST_BYTES: Final = 4 << 20
+_PROBE_NAME: Final = "fleetmend-lab-admission-probe"
+
+
+class Installed(BaseModel):
+    """What was installed last in a lab."""
+
+    model_config = ConfigDict(frozen=True)
+
+    digest: str
+    until: float  # Unix time at which half of the tokens' life is over
+
+
+def install(address: LabAddress, deploy: Path | None = REPOSITORY_DEPLOY) -> None:
+    """Install everything; returns when CRDs are served and admission policies act.
+
+    Args:
+        deploy: folder with crd/ and rights/, each may be absent; None = only the namespace.
+
+    Raises:
+        ManifestRejected: a manifest can't be read or was refused.
+        LabStartFailed: something was accepted but does not act within the limit.
+    """
+    api = LabApi(address)
+    try:
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        _write_admin_kubeconfig(address)
+        if deploy is not None:
+            for path, manifest in _manifests(deploy, "crd"):
+                _apply(api, path, manifest)
+                _await_served(api, manifest)
+            api.apply(_release())
+            rights = list(_manifests(deploy, "rights"))
+            for path, manifest in rights:
+                _apply(api, path, manifest)
+            if any(m["kind"] == "ValidatingAdmissionPolicyBinding" for _, m in rights):
+                _await_admission(api)
+        _await_default_service_account(api)
+        for account, name in SERVICE_ACCOUNTS.items():
+            # People who look around in a lab without rights/ have no such accounts.
+            with suppress(ServiceAccountMissing):
+                service_account_kubeconfig(address, NAMESPACE, name, address.kubeconfig(account))
+    finally:
+        api.close()
+    record = Installed(digest=_digest(deploy), until=time.time() + TOKEN_LIFE_S / 2)
+    write_atomically(address.paths.installed_file, record.model_dump_json())
+
+
+def is_installed(address: LabAddress, deploy: Path | None) -> bool:
+    """Whether exactly these manifests were installed since the lab's start, with fresh tokens."""
+    try:
+        record = Installed.model_validate_json(address.paths.installed_file.read_bytes())
+    except (OSError, ValidationError):
+        return False
+    return record.digest == _digest(deploy) and time.time() < record.until
+
+
+class ServiceAccountMissing(ApiRequestFailed):
+    """The ServiceAccount, or its namespace, does not exist."""
+
+
+def service_account_kubeconfig(
+    address: LabAddress, namespace: str, account: str, path: Path
+) -> None:
+    """Write a kubeconfig (0600) with a fresh token of a ServiceAccount, valid for seven days.
+
+    Raises:
+        ServiceAccountMissing: there is no such ServiceAccount.
+        ApiRequestFailed: the request was refused.
+    """
+    api = LabApi(address)
+    try:
+        answer = api.request(
+            "POST",
+            f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
+            body={
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": TOKEN_LIFE_S},
+            },
+        )
+    except ApiRequestFailed as error:
+        if error.status == 404:
+            raise ServiceAccountMissing(
+                f"token of {namespace}/{account}", 404, str(error)
+            ) from error
+        raise
+    finally:
+        api.close()
+    user = {"token": answer["status"]["token"]}
+    content = kubeconfig(address.api_url, address.ca_file, user, namespace=namespace)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(path, content)
+
+
+def _write_admin_kubeconfig(address: LabAddress) -> None:
+    pki = address.paths.pki
+    user = certificate_user(KeyPair(pki / "admin.crt", pki / "admin.key"))
+    content = kubeconfig(address.api_url, address.ca_file, user, namespace=NAMESPACE)
+    write_atomically(address.kubeconfig(LabAccount.ADMIN), content)
+
+
+def _release() -> Mapping[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": RELEASE_CONFIG_MAP, "namespace": NAMESPACE},
+        "data": {"image": RELEASE_IMAGE},
+    }
+
+
+def _files(deploy: Path, folder: str) -> list[Path]:
+    return sorted((deploy / folder).glob("*.yaml"))
+
+
+def _manifests(deploy: Path, folder: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every object of a folder, files by name, documents in order; lists are unpacked."""
+    for path in _files(deploy, folder):
+        try:
+            content = path.read_text()[:MAXIMUM_MANIFEST_BYTES]
+            documents = [d for d in yaml.safe_load_all(content) if d is not None]
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ManifestRejected(f"{path} is no YAML: {error}") from error
+        for document in documents:
+            items = document.get("items", [document]) if isinstance(document, dict) else [document]
+            for item in items:
+                if not isinstance(item, dict) or not item.get("kind") or "metadata" not in item:
+                    raise ManifestRejected(f"{path}: a document without kind and metadata")
+                yield path, item
+
+
+def _apply(api: LabApi, path: Path, manifest: dict[str, Any]) -> None:
+    name = f"{manifest['kind']} {manifest['metadata'].get('name')}"
+    try:
+        if api.is_namespaced(manifest) and not manifest["metadata"].get("namespace"):
+            raise ManifestRejected(f"{path}: {name} names no namespace")
+        api.apply(manifest)
+    except ApiRequestFailed as error:
+        raise ManifestRejected(f"{path}: {name}: {error}") from error
+
+
+def _await_served(api: LabApi, crd: Mapping[str, Any]) -> None:
+    if crd["kind"] != "CustomResourceDefinition":
+        return
+    path = api.path_of(crd)
+    spec = crd["spec"]
+    version = next(v["name"] for v in spec["versions"] if v.get("served"))
+    deadline = time.monotonic() + INSTALL_LIMIT_S
+    while time.monotonic() < deadline:
+        conditions = api.request("GET", path).get("status", {}).get("conditions") or ()
+        stages = {c["type"]: (c["status"], c.get("message", "")) for c in conditions}
+        if stages.get("Established", ("", ""))[0] == "True":
+            # Established comes a moment before the requests are routed.
+            if api.exists(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"):
+                return
+        time.sleep(POLL_S)
+    raise LabStartFailed(f"CRD {crd['metadata']['name']} is not established: {stages}", None, ())
+
+
+def _await_admission(api: LabApi) -> None:
+    """Return when the policies stored so far act.
+
+    A policy takes effect about a second after it was stored. All of them are taken over at once,
+    so one that was stored last and refuses a request of ours proves the others.
+    """
+    nonce = secrets.token_hex(8)
+    metadata = {"name": _PROBE_NAME}
+    group_version = "admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["configmaps"],
+        "resourceNames": [_PROBE_NAME],
+    }
+    policy = {
+        "apiVersion": group_version,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": metadata,
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "false", "message": nonce}],
+        },
+    }
+    binding = {
+        "apiVersion": group_version,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": metadata,
+        "spec": {"policyName": _PROBE_NAME, "validationActions": ["Deny"]},
+    }
+    for manifest in (policy, binding):
+        api.apply(manifest)
+    try:
+        _await_refusal(api, nonce)
+    finally:
+        for manifest in (binding, policy):
+            with suppress(ApiRequestFailed):
+                api.request("DELETE", api.path_of(manifest))
+
+
+def _await_refusal(api: LabApi, nonce: str) -> None:
+    probe = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": _PROBE_NAME}}
+    deadline = time.monotonic() + INSTALL_LIMIT_S
+    while time.monotonic() < deadline:
+        try:
+            api.request(
+                "POST",
+                f"/api/v1/namespaces/{NAMESPACE}/configmaps",
+                body=probe,
+                query={"dryRun": "All"},
+            )
+        except ApiRequestFailed as error:
+            if nonce in str(error):
+                return
+        time.sleep(POLL_S)
+    raise LabStartFailed("admission policies were stored but do not act", None, ())
+
+
+def _await_default_service_account(api: LabApi) -> None:
+    deadline = time.monotonic() + INSTALL_LIMIT_S
+    while time.monotonic() < deadline:
+        if api.exists(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"):
+            return
+        time.sleep(POLL_S)
+    log = api.address.paths.log("kube-controller-manager")
+    raise LabStartFailed(
+        f"namespace {NAMESPACE} has no default ServiceAccount after {INSTALL_LIMIT_S:.0f} s; "
+        "the controller-manager makes it",
+        log,
+        (),
+    )
+
+
+def _digest(deploy: Path | None) -> str:
+    digest = hashlib.sha256(json.dumps([RELEASE_IMAGE, str(deploy)]).encode())
+    if deploy is not None:
+        for folder in MANIFEST_FOLDERS:
+            for path in _files(deploy, folder):
+                digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,433 @@
+"""Starting, finding, inspecting and ending a lab.
+
+Owns what a person or a test does to a lab as a whole, and `Lab`, its handle for fault tests. The
+processes belong to the supervisor (`supervisor.py`), which this module starts and talks to; what
+is installed in the fresh cluster is `install.py`'s.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from workers.lab.address import (
+    Component,
+    ComponentReport,
+    ComponentStage,
+    LabAddress,
+    LabFile,
+    LabNotRunning,
+    ProcessId,
+    read_lab_file,
+    write_atomically,
+)
+from workers.lab.controlplane.build import BuildListener
+from workers.lab.controlplane.child import is_port_free, last_lines
+from workers.lab.controlplane.components import LOOPBACK
+from workers.lab.controlplane.control import ControlRequest, LabCommand, LabSignal, lab_control
+from workers.lab.controlplane.errors import LabCommandRefused, LabError, LabStartFailed
+from workers.lab.controlplane.install import install, is_installed
+from workers.lab.controlplane.programs import Announce, find_programs
+from workers.lab.controlplane.progress import announce_on_terminal, build_on_terminal
+from workers.lab.controlplane.settings import LabPorts, LabSettings, LaunchPlan
+from workers.lab.paths import LabPaths
+
+POLL_S: Final = 0.05
+STOP_LIMIT_S: Final = 30.0
+LOCK_LIMIT_S: Final = 7500.0  # the holder may be building the programs
+# Below the range from which the kernel gives ports to outgoing connections (32768 and up by
+# default): a port of a lab whose API server is down for a moment is then not taken.
+PORT_RANGE: Final = (18000, 32000)
+PORT_ATTEMPTS: Final = 200
+
+
+@dataclass(frozen=True)
+class ComponentStatus:
+    """One process of a lab, as seen from outside."""
+
+    report: ComponentReport
+    rss_mib: float | None  # None = it doesn't run
+    is_frozen: bool  # by SIGSTOP
+
+
+@dataclass(frozen=True)
+class LabStatus:
+    """A running lab."""
+
+    address: LabAddress
+    supervisor: ProcessId
+    components: tuple[ComponentStatus, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every component is ready and none is frozen."""
+        return all(
+            c.report.stage is ComponentStage.READY and not c.is_frozen for c in self.components
+        )
+
+
+@dataclass(frozen=True)
+class StartListeners:
+    """Who is told about a start that takes longer: by default standard error."""
+
+    announce: Announce = announce_on_terminal
+    build: BuildListener = build_on_terminal
+
+
+def start_lab(
+    directory: Path,
+    settings: LabSettings | None = None,
+    *,
+    detached: bool,
+    listeners: StartListeners | None = None,
+) -> LabAddress:
+    """Start the lab of a directory, or find the one that runs there; returns when it is ready.
+
+    Ready: the API server is, the manifests are installed and act, namespace fleetmend has its
+    default ServiceAccount, Temporal answers and knows the search attributes.
+
+    Args:
+        directory: the lab's own directory; it is made, and survives `stop_lab`.
+        settings: None = those of the directory's last start, else the defaults. A lab that runs
+            already keeps its own.
+        detached: True = the lab outlives this process; False = it ends when this process ends.
+        listeners: who is told about passed-over programs and a build.
+
+    Raises:
+        LabStartFailed: something did not become ready; the message shows the end of its log, and
+            nothing that this call started is left running.
+        ProgramsUnavailable, BuildFailed: there are no programs to run.
+    """
+    if not sys.platform.startswith("linux"):
+        raise LabError("the lab needs Linux: it ties processes together by the kernel's means")
+    paths = LabPaths(directory.absolute())
+    paths.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _start_lock(paths):
+        running = _running(paths)
+        if running is not None:
+            _await_ready(paths, _timeout_of(paths), None)
+            _install_once(running.address, paths)
+            return running.address
+        plan = _plan(paths, settings, listeners or StartListeners())
+        supervisor = _spawn_supervisor(paths, plan, detached=detached)
+        try:
+            _await_ready(paths, plan.settings.ready_timeout_s, supervisor)
+            address = address_of(paths, plan)
+            _install_once(address, paths)
+        except BaseException:
+            _end_supervisor(supervisor)
+            raise
+    return address
+
+
+def stop_lab(directory: Path) -> None:
+    """End the lab of a directory with all its processes; its files stay.
+
+    Raises:
+        LabNotRunning: nothing runs there.
+    """
+    paths = LabPaths(directory.absolute())
+    content = read_lab_file(paths.directory)
+    with suppress(LabNotRunning):
+        lab_control(paths.directory, ControlRequest(command=LabCommand.SHUTDOWN))
+    deadline = time.monotonic() + STOP_LIMIT_S
+    while content.supervisor.is_alive():
+        if time.monotonic() > deadline:
+            # Its children are tethered to it.
+            with suppress(ProcessLookupError):
+                os.kill(content.supervisor.pid, signal.SIGKILL)
+            break
+        time.sleep(POLL_S)
+
+
+def lab_status(directory: Path) -> LabStatus:
+    """Every process of the lab that runs in a directory.
+
+    Raises:
+        LabNotRunning: nothing runs there.
+    """
+    content = read_lab_file(directory)
+    return LabStatus(
+        address=content.address,
+        supervisor=content.supervisor,
+        components=tuple(_component_status(report) for report in content.components),
+    )
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Handle on a running lab for tests that disturb it. Each call returns when it is done."""
+
+    directory: Path
+
+    @property
+    def address(self) -> LabAddress:
+        """How to reach it.
+
+        Raises:
+            LabNotRunning: it has ended.
+        """
+        return read_lab_file(self.directory).address
+
+    def status(self) -> LabStatus:
+        """Every process of it."""
+        return lab_status(self.directory)
+
+    def kill(self, component: Component) -> None:
+        """SIGKILL a component; it is gone afterwards."""
+        self._ask(LabCommand.KILL, component)
+
+    def stop_component(self, component: Component) -> None:
+        """End a component in order; it is gone afterwards."""
+        self._ask(LabCommand.STOP, component)
+
+    def start(self, component: Component) -> None:
+        """Start a component that was ended: same data, same port; it is ready afterwards."""
+        self._ask(LabCommand.START, component)
+
+    def restart(self, component: Component) -> None:
+        """Kill and start a component: same data, same port; it is ready afterwards."""
+        self._ask(LabCommand.RESTART, component)
+
+    def stop_signal(self, component: Component) -> None:
+        """Freeze a component (SIGSTOP): it keeps its connections and answers nothing."""
+        self._ask(LabCommand.SIGNAL, component, LabSignal.STOP)
+
+    def continue_signal(self, component: Component) -> None:
+        """Thaw a frozen component (SIGCONT)."""
+        self._ask(LabCommand.SIGNAL, component, LabSignal.CONTINUE)
+
+    def stop(self) -> None:
+        """End the whole lab."""
+        stop_lab(self.directory)
+
+    def _ask(
+        self, command: LabCommand, component: Component, number: LabSignal | None = None
+    ) -> None:
+        request = ControlRequest(command=command, component=component, signal=number)
+        lab_control(self.directory, request)
+
+
+def address_of(paths: LabPaths, plan: LaunchPlan) -> LabAddress:
+    """The address that a lab with this plan has."""
+    ports, settings = plan.ports, plan.settings
+    return LabAddress(
+        directory=paths.directory,
+        cluster=settings.cluster,
+        api_url=f"https://{LOOPBACK}:{ports.api}",
+        ca_file=paths.pki / "ca.crt",
+        temporal_address=f"{LOOPBACK}:{ports.temporal}" if settings.temporal else "",
+        temporal_ui_url=f"http://{LOOPBACK}:{ports.temporal_ui}" if settings.temporal else "",
+        audit_log=paths.audit_log,
+        kubeconfigs=paths.kubeconfigs,
+        fleet_socket=paths.fleet_socket,
+        node_monitor_grace_s=settings.node_monitor_grace_s,
+    )
+
+
+@contextmanager
+def _start_lock(paths: LabPaths) -> Iterator[None]:
+    lock = FileLock(paths.start_lock)
+    try:
+        lock.acquire(timeout=LOCK_LIMIT_S)
+    except Timeout:
+        raise LabStartFailed(
+            f"another start holds {paths.start_lock} for too long", None, ()
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _running(paths: LabPaths) -> LabFile | None:
+    """The lab that runs here; waits for one that is just ending."""
+    deadline = time.monotonic() + STOP_LIMIT_S
+    while True:
+        try:
+            content = read_lab_file(paths.directory)
+        except LabNotRunning:
+            return None
+        if not content.ending:
+            return content
+        if time.monotonic() > deadline:
+            raise LabStartFailed(
+                f"the lab in {paths.directory} has begun to end, but its supervisor "
+                f"{content.supervisor.pid} still runs",
+                paths.log("supervisor"),
+                last_lines(paths.log("supervisor")),
+            )
+        time.sleep(POLL_S)
+
+
+def _timeout_of(paths: LabPaths) -> float:
+    remembered = _remembered(paths)
+    return (LabSettings() if remembered is None else remembered.settings).ready_timeout_s
+
+
+def _remembered(paths: LabPaths) -> LaunchPlan | None:
+    try:
+        return LaunchPlan.model_validate_json(paths.settings_file.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        # One of an older version is worth no more than none: ports are chosen anew.
+        return None
+
+
+def _plan(paths: LabPaths, settings: LabSettings | None, listeners: StartListeners) -> LaunchPlan:
+    programs = find_programs(listeners.announce, listeners.build)
+    remembered = _remembered(paths)
+    if settings is None:
+        settings = LabSettings() if remembered is None else remembered.settings
+    plan = LaunchPlan(
+        settings=settings,
+        ports=_choose_ports(settings, None if remembered is None else remembered.ports),
+        programs_source=programs.source,
+        programs=dict(programs.paths),
+    )
+    write_atomically(paths.settings_file, plan.model_dump_json(indent=2))
+    return plan
+
+
+def _choose_ports(settings: LabSettings, remembered: LabPorts | None) -> LabPorts:
+    """The named ports, else those of the last start, else free ones."""
+    chosen: set[int] = set()
+
+    def choose(named: int | None, last: int | None) -> int:
+        if named is not None:
+            if not is_port_free(named):
+                raise LabStartFailed(f"port {named} is taken by another process", None, ())
+            port = named
+        elif last is not None and is_port_free(last):
+            port = last
+        else:
+            port = _free_port(chosen)
+        chosen.add(port)
+        return port
+
+    return LabPorts(
+        api=choose(settings.api_port, remembered.api if remembered else None),
+        temporal=choose(settings.temporal_port, remembered.temporal if remembered else None),
+        temporal_ui=choose(
+            settings.temporal_ui_port, remembered.temporal_ui if remembered else None
+        ),
+    )
+
+
+def _free_port(taken: set[int]) -> int:
+    for _ in range(PORT_ATTEMPTS):
+        # Not seeded on purpose: labs that start at the same moment are to choose differently.
+        port = random.SystemRandom().randrange(*PORT_RANGE)
+        if port not in taken and is_port_free(port):
+            return port
+    raise LabStartFailed(f"no free port on {LOOPBACK} between {PORT_RANGE}", None, ())
+
+
+def _spawn_supervisor(
+    paths: LabPaths, plan: LaunchPlan, *, detached: bool
+) -> "subprocess.Popen[bytes]":
+    paths.logs.mkdir(mode=0o700, exist_ok=True)
+    paths.installed_file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", f"{__package__}.supervisor", "--lab", str(paths.directory)]
+    if not detached:
+        command += ["--tied-to", str(os.getpid())]
+    # Found by the child whatever the working directory: the folder that holds `workers`.
+    root = str(Path(__file__).parents[3])
+    search_path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    with paths.log("supervisor").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=paths.directory,
+            env=os.environ | {"PYTHONPATH": search_path},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _await_ready(
+    paths: LabPaths, timeout_s: float, supervisor: "subprocess.Popen[bytes] | None"
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    waiting_for: tuple[ComponentReport, ...] = ()
+    while time.monotonic() < deadline:
+        content = None
+        with suppress(LabNotRunning):
+            content = read_lab_file(paths.directory)
+        if content is not None:
+            _refuse_dead(content)
+            waiting_for = tuple(
+                r for r in content.components if r.stage is not ComponentStage.READY
+            )
+            if content.components and not waiting_for:
+                return
+        elif supervisor is None or supervisor.poll() is not None:
+            log = paths.log("supervisor")
+            raise LabStartFailed("the lab's supervisor ended", log, last_lines(log))
+        time.sleep(POLL_S)
+    slow = ", ".join(r.component.value for r in waiting_for) or "the supervisor"
+    log = waiting_for[0].log if waiting_for else paths.log("supervisor")
+    raise LabStartFailed(f"{slow}: not ready after {timeout_s:.0f} s", log, last_lines(log))
+
+
+def _refuse_dead(content: LabFile) -> None:
+    for report in content.components:
+        if report.stage is ComponentStage.DIED:
+            raise LabStartFailed(
+                f"{report.component.value} died (exit code {report.exit_code})",
+                report.log,
+                report.last_lines,
+            )
+
+
+def _install_once(address: LabAddress, paths: LabPaths) -> None:
+    remembered = _remembered(paths)
+    deploy = None if remembered is None else remembered.settings.deploy
+    if not is_installed(address, deploy):
+        install(address, deploy)
+
+
+def _end_supervisor(supervisor: "subprocess.Popen[bytes]") -> None:
+    supervisor.terminate()
+    try:
+        supervisor.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        supervisor.kill()
+        supervisor.wait()
+
+
+def _component_status(report: ComponentReport) -> ComponentStatus:
+    if report.process is None or not report.process.is_alive():
+        return ComponentStatus(report, None, is_frozen=False)
+    try:
+        process = psutil.Process(report.process.pid)
+        return ComponentStatus(
+            report,
+            rss_mib=process.memory_info().rss / 2**20,
+            is_frozen=process.status() == psutil.STATUS_STOPPED,
+        )
+    except psutil.Error:
+        return ComponentStatus(report, None, is_frozen=False)
+
+
+__all__ = [
+    "Lab",
+    "LabCommandRefused",
+    "LabStatus",
+    "StartListeners",
+    "address_of",
+    "lab_status",
+    "start_lab",
+    "stop_lab",
+]

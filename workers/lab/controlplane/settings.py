@@ -1,0 +1,87 @@
+"""How one lab's control plane is to be run.
+
+Owns the settings of a lab, field by field with unit and default, and the plan with its ports.
+`components.py` turns them into command lines; nothing else reads them.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import workers
+from workers.lab.address import Component
+
+REPOSITORY_DEPLOY = Path(workers.__file__).parent.parent / "deploy"
+
+
+class AuditMode(StrEnum):
+    """How the API server writes its audit log."""
+
+    BATCH = "batch"  # within milliseconds after the answer
+    BLOCKING = "blocking"  # before the answer: a test may read its own write at once
+
+
+class LabSettings(BaseModel):
+    """Settings of one lab. The defaults serve the demo and most tests.
+
+    They are remembered in the lab directory; a restart without settings uses them again.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cluster: str = Field("lab", pattern=r"^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$")
+    """Name of the cluster, part of workflow ids."""
+
+    api_port: int | None = Field(None, ge=1024, le=65535)
+    """Port of the API server on 127.0.0.1; None = a free one, kept over restarts."""
+
+    temporal_port: int | None = Field(None, ge=1024, le=65535)
+    """Port of Temporal's frontend; None = a free one, kept over restarts."""
+
+    temporal_ui_port: int | None = Field(None, ge=1024, le=65535)
+    """Port of Temporal's web UI; None = a free one, kept over restarts."""
+
+    temporal: bool = True
+    """Whether this lab has a Temporal dev server."""
+
+    fleet: bool = True
+    """Whether this lab runs the simulated nodes' process (without nodes until some are added)."""
+
+    node_monitor_grace_s: float = Field(8.0, ge=2.0, le=600.0)
+    """Silence of a kubelet after which its node is Unknown. Leases are to be renewed at least
+    three times within it, otherwise the zone counts as disrupted and no NoExecute taint comes."""
+
+    default_toleration_s: int = Field(5, ge=0, le=3600)
+    """Seconds for which pods that don't say tolerate a node that is not ready or unreachable."""
+
+    audit_mode: AuditMode = AuditMode.BATCH
+    """How the audit log is written."""
+
+    ready_timeout_s: float = Field(60.0, gt=0.0, le=600.0)
+    """Deadline of a start. A start takes a few seconds; a loaded machine may need more."""
+
+    deploy: Path | None = REPOSITORY_DEPLOY
+    """Folder with crd/ and rights/ to install at the start; None = install nothing but the
+    namespace."""
+
+
+class LabPorts(BaseModel):
+    """The loopback ports of one lab."""
+
+    model_config = ConfigDict(frozen=True)
+
+    api: int
+    temporal: int
+    temporal_ui: int
+
+
+class LaunchPlan(BaseModel):
+    """What a lab directory remembers: all that its supervisor needs to know."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: LabSettings
+    ports: LabPorts
+    programs_source: str
+    programs: dict[Component, Path]
