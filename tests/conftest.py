@@ -1,0 +1,83 @@
+"""What every test may ask for: one lab for the whole run, names of its own, and hands on it.
+
+Owns the session's lab (a child of pytest, in a directory of its own, with deploy/ installed) and
+the small fixtures around it. Tests that need a lab of their own start one with `start_lab`.
+Fixtures for processes and nodes are functions of `tests.harness`; those here wrap them.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.audit import AuditLog, audit
+from tests.harness.cluster import Cluster, cluster_of
+from tests.harness.processes import Processes, processes
+from workers.lab.address import LabAddress
+from workers.lab.controlplane.errors import LabError
+from workers.lab.controlplane.lab import Lab, start_lab, stop_lab
+from workers.lab.controlplane.settings import AuditMode, LabSettings
+from workers.lab.paths import LabPaths
+
+LAST_LINES = 25
+LAB_DIRECTORY = "lab"
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
+    """The address of the session's lab; it ends with pytest in every case."""
+    directory = tmp_path_factory.mktemp("session") / LAB_DIRECTORY
+    settings = LabSettings(cluster="test", audit_mode=AuditMode.BLOCKING)
+    try:
+        address = start_lab(directory, settings, detached=False)
+    except LabError as error:
+        pytest.fail(f"the lab did not start: {error}\n{_last_lines(directory)}", pytrace=False)
+    yield address
+    stop_lab(directory)
+
+
+@pytest.fixture(scope="session")
+def lab_hands(lab: LabAddress) -> Lab:
+    """The handle that kills, freezes and restarts the session lab's components."""
+    return Lab(lab.directory)
+
+
+@pytest.fixture(scope="session")
+def cluster(lab: LabAddress) -> Iterator[Cluster]:
+    """An administrator's hands on the session's lab."""
+    hands = cluster_of(lab)
+    yield hands
+    hands.kube.close()
+
+
+@pytest.fixture
+def witness(lab: LabAddress) -> AuditLog:
+    """The API server's audit log from the start of this test on."""
+    return audit(lab)
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Names that no other test uses: `unique("a")` is a DNS label of at most 40 characters."""
+    number = next(_numbers)
+    slug = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.lower()).removeprefix("test-")
+    return lambda name: f"{slug[:24].strip('-')}-{number}-{name}"[:40].rstrip("-")
+
+
+@pytest.fixture
+def started(lab: LabAddress, tmp_path: Path) -> Iterator[Processes]:
+    """Starts watch and worker for one test; all end with it."""
+    with processes(lab, tmp_path) as own:
+        yield own
+
+
+def _last_lines(directory: Path) -> str:
+    parts = []
+    for log in sorted(LabPaths(directory).logs.glob("*.log")):
+        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        parts.append(f"--- {log.name}\n" + "\n".join(line[:400] for line in lines))
+    return "\n".join(parts)
