@@ -27,6 +27,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from workers.telemetry import trace_interceptors
+from workflows import search_attributes
 
 DEFAULT_ADDRESS: Final = "localhost:7233"
 """Temporal's own default, as its CLI uses it."""
@@ -40,15 +41,7 @@ REGISTERED_WITHIN_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.1
 
 SEARCH_ATTRIBUTES: Final[Mapping[str, IndexedValueType.ValueType]] = MappingProxyType(
-    {
-        "FleetmendPhase": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-        "FleetmendStep": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-        "FleetmendFault": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-        "FleetmendPool": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-        "FleetmendNode": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-        "FleetmendOutcome": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-        "FleetmendHeld": IndexedValueType.INDEXED_VALUE_TYPE_BOOL,
-    }
+    {key.name: IndexedValueType.ValueType(key.indexed_value_type) for key in search_attributes.ALL}
 )
 """An upsert of one that is not registered wedges its workflow for good."""
 

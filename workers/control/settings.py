@@ -1,0 +1,78 @@
+"""Settings of the worker process, field by field, with unit, default and variable.
+
+Owns reading them from the environment and the messages for wrong values. How Temporal and the
+cluster are reached is not here: `temporal_connection` and `activities.kube` read their own
+variables, as their users know them.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+PREFIX = "FLEETMEND_"
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class SettingsError(ValueError):
+    """A variable cannot mean what it says; one line for each, with what is allowed."""
+
+
+class WorkerSettings(BaseModel):
+    """One worker process. Each field is set by FLEETMEND_ and its name in capitals."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cluster: str = Field("default", pattern=r"^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$")
+    """Name of the cluster, part of workflow ids; the same for watch, worker and commands."""
+
+    max_concurrent_activities: int = Field(64, ge=4, le=1000)
+    """Steps at once in this process, and threads for them."""
+
+    max_cached_workflows: int = Field(500, ge=10, le=100_000)
+    """Episodes kept in memory, about 0.2 MiB each; others are replayed when something happens."""
+
+    heartbeat_throttle_s: Seconds = 2.0
+    """Longest pause between two heartbeats that reach the server: a retire is seen within it."""
+
+    graceful_shutdown_s: Seconds = 10.0
+    """For running steps after SIGTERM; keep the pod's grace period above it."""
+
+    sticky_timeout_s: Seconds = 10.0
+    """How long the work of a worker that was killed waits for it (Temporal's own default)."""
+
+    sweep_interval_s: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    """Between two sweeps; a node that carries a mark without an owner is found within it."""
+
+    sweep_jitter_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    """So that several clusters on one Temporal don't sweep at the same moment."""
+
+    sweep_catch_up_s: Annotated[float, Field(ge=10, le=3600)] = 180.0
+    """Sweeps that Temporal missed for longer are left out: one sweep sees everything."""
+
+    kube_pool_size: int = Field(32, ge=1, le=1000)
+    """Connections to the API server that are kept open."""
+
+
+def read_settings(environment: Mapping[str, str] = os.environ) -> WorkerSettings:
+    """The settings in the environment, defaults where it says nothing.
+
+    Raises:
+        SettingsError: names each variable, its value and what is allowed.
+    """
+    given = {
+        name: environment[variable]
+        for name in WorkerSettings.model_fields
+        if (variable := PREFIX + name.upper()) in environment
+    }
+    try:
+        return WorkerSettings.model_validate(given)
+    except ValidationError as error:
+        raise SettingsError(
+            "\n".join(
+                f"{PREFIX}{str(item['loc'][0]).upper()}: {item['msg']} "
+                f"(found {str(item.get('input'))[:80]!r})"
+                for item in error.errors()
+            )
+        ) from error
