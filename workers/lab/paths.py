@@ -82,7 +82,7 @@ class LabPaths:
 
     @property
     def etcd(self) -> Path:
-        """etcd's data, and the sockets it listens on."""
+        """Data of etcd, and the sockets it listens on."""
         return self.directory / "etcd"
 
     @property

@@ -259,7 +259,9 @@ def _find_go() -> Path:
             "KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver, kube-controller-manager "
             "and kube-scheduler"
         )
-    answer = subprocess.run([found, "version"], capture_output=True, text=True, timeout=30.0)
+    answer = subprocess.run(
+        [found, "version"], check=False, capture_output=True, text=True, timeout=30.0
+    )
     match = re.search(r"go(\d+)\.(\d+)", answer.stdout)
     if match is None or tuple(map(int, match.groups())) < MINIMUM_GO:
         raise ProgramsUnavailable(
@@ -327,7 +329,7 @@ def _running(command: Sequence[str], scratch: Path) -> Iterator["subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=tether(os.getpid()),
+        preexec_fn=tether(os.getpid()),  # noqa: PLW1509 - it only makes two system calls
     )
     try:
         yield process

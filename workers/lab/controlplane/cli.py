@@ -52,6 +52,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON to standard
 @lab_app.command()
 def up(
     directory: DirectoryOption = None,
+    *,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and end the lab with Ctrl-C.")
     ] = False,
@@ -85,7 +86,7 @@ def up(
 
 
 @lab_app.command()
-def down(directory: DirectoryOption = None, as_json: JsonOption = False) -> None:
+def down(directory: DirectoryOption = None, *, as_json: JsonOption = False) -> None:
     """End the lab with all its processes; its files stay, and `up` goes on from there."""
     directory = directory or default_lab_directory()
     with _failures_told(as_json=as_json):
@@ -97,7 +98,7 @@ def down(directory: DirectoryOption = None, as_json: JsonOption = False) -> None
 
 
 @lab_app.command()
-def status(directory: DirectoryOption = None, as_json: JsonOption = False) -> None:
+def status(directory: DirectoryOption = None, *, as_json: JsonOption = False) -> None:
     """Show the lab's processes; exit code 1 if one of them is not ready."""
     directory = directory or default_lab_directory()
     with _failures_told(as_json=as_json):
@@ -114,6 +115,7 @@ def status(directory: DirectoryOption = None, as_json: JsonOption = False) -> No
 def kubeconfig(
     directory: DirectoryOption = None,
     account: Annotated[LabAccount, typer.Option("--as", help="Whose.")] = LabAccount.ADMIN,
+    *,
     content: Annotated[
         bool, typer.Option("--content", help="Print the file itself instead of its path.")
     ] = False,

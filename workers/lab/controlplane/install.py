@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from pydantic import ValidationError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from workers.lab.address import NAMESPACE, LabAccount, LabAddress, write_atomically
 from workers.lab.controlplane.api import LabApi
@@ -55,6 +54,7 @@ def install(address: LabAddress, deploy: Path | None = REPOSITORY_DEPLOY) -> Non
     """Install everything; returns when CRDs are served and admission policies act.
 
     Args:
+        address: the lab; its API server is ready.
         deploy: folder with crd/ and rights/, each may be absent; None = only the namespace.
 
     Raises:
@@ -185,14 +185,14 @@ def _await_served(api: LabApi, crd: Mapping[str, Any]) -> None:
     path = api.path_of(crd)
     spec = crd["spec"]
     version = next(v["name"] for v in spec["versions"] if v.get("served"))
+    objects = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
     deadline = time.monotonic() + INSTALL_LIMIT_S
     while time.monotonic() < deadline:
         conditions = api.request("GET", path).get("status", {}).get("conditions") or ()
         stages = {c["type"]: (c["status"], c.get("message", "")) for c in conditions}
-        if stages.get("Established", ("", ""))[0] == "True":
-            # Established comes a moment before the requests are routed.
-            if api.exists(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"):
-                return
+        # Established comes a moment before the requests are routed.
+        if stages.get("Established", ("", ""))[0] == "True" and api.exists(objects):
+            return
         time.sleep(POLL_S)
     raise LabStartFailed(f"CRD {crd['metadata']['name']} is not established: {stages}", None, ())
 

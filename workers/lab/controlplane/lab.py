@@ -6,9 +6,7 @@ is installed in the fresh cluster is `install.py`'s.
 """
 
 import os
-import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from typing import Final
 
 import psutil
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 
 from workers.lab.address import (
     Component,
@@ -30,26 +27,28 @@ from workers.lab.address import (
     LabNotRunning,
     ProcessId,
     read_lab_file,
-    write_atomically,
 )
 from workers.lab.controlplane.build import BuildListener
-from workers.lab.controlplane.child import is_port_free, last_lines
-from workers.lab.controlplane.components import LOOPBACK
+from workers.lab.controlplane.child import last_lines
 from workers.lab.controlplane.control import ControlRequest, LabCommand, LabSignal, lab_control
-from workers.lab.controlplane.errors import LabCommandRefused, LabError, LabStartFailed
+from workers.lab.controlplane.errors import LabError, LabStartFailed
 from workers.lab.controlplane.install import install, is_installed
+from workers.lab.controlplane.launch import (
+    address_of,
+    await_ready,
+    end_supervisor,
+    make_plan,
+    remembered_plan,
+    spawn_supervisor,
+)
 from workers.lab.controlplane.programs import Announce, find_programs
 from workers.lab.controlplane.progress import announce_on_terminal, build_on_terminal
-from workers.lab.controlplane.settings import LabPorts, LabSettings, LaunchPlan
+from workers.lab.controlplane.settings import LabSettings
 from workers.lab.paths import LabPaths
 
 POLL_S: Final = 0.05
 STOP_LIMIT_S: Final = 30.0
 LOCK_LIMIT_S: Final = 7500.0  # the holder may be building the programs
-# Below the range from which the kernel gives ports to outgoing connections (32768 and up by
-# default): a port of a lab whose API server is down for a moment is then not taken.
-PORT_RANGE: Final = (18000, 32000)
-PORT_ATTEMPTS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -116,17 +115,19 @@ def start_lab(
     with _start_lock(paths):
         running = _running(paths)
         if running is not None:
-            _await_ready(paths, _timeout_of(paths), None)
+            await_ready(paths, _settings_of(paths).ready_timeout_s, None)
             _install_once(running.address, paths)
             return running.address
-        plan = _plan(paths, settings, listeners or StartListeners())
-        supervisor = _spawn_supervisor(paths, plan, detached=detached)
+        told = listeners or StartListeners()
+        plan = make_plan(paths, settings, find_programs(told.announce, told.build))
+        paths.installed_file.unlink(missing_ok=True)
+        supervisor = spawn_supervisor(paths, detached=detached)
         try:
-            _await_ready(paths, plan.settings.ready_timeout_s, supervisor)
+            await_ready(paths, plan.settings.ready_timeout_s, supervisor)
             address = address_of(paths, plan)
             _install_once(address, paths)
         except BaseException:
-            _end_supervisor(supervisor)
+            end_supervisor(supervisor)
             raise
     return address
 
@@ -219,23 +220,6 @@ class Lab:
         lab_control(self.directory, request)
 
 
-def address_of(paths: LabPaths, plan: LaunchPlan) -> LabAddress:
-    """The address that a lab with this plan has."""
-    ports, settings = plan.ports, plan.settings
-    return LabAddress(
-        directory=paths.directory,
-        cluster=settings.cluster,
-        api_url=f"https://{LOOPBACK}:{ports.api}",
-        ca_file=paths.pki / "ca.crt",
-        temporal_address=f"{LOOPBACK}:{ports.temporal}" if settings.temporal else "",
-        temporal_ui_url=f"http://{LOOPBACK}:{ports.temporal_ui}" if settings.temporal else "",
-        audit_log=paths.audit_log,
-        kubeconfigs=paths.kubeconfigs,
-        fleet_socket=paths.fleet_socket,
-        node_monitor_grace_s=settings.node_monitor_grace_s,
-    )
-
-
 @contextmanager
 def _start_lock(paths: LabPaths) -> Iterator[None]:
     lock = FileLock(paths.start_lock)
@@ -271,140 +255,15 @@ def _running(paths: LabPaths) -> LabFile | None:
         time.sleep(POLL_S)
 
 
-def _timeout_of(paths: LabPaths) -> float:
-    remembered = _remembered(paths)
-    return (LabSettings() if remembered is None else remembered.settings).ready_timeout_s
-
-
-def _remembered(paths: LabPaths) -> LaunchPlan | None:
-    try:
-        return LaunchPlan.model_validate_json(paths.settings_file.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        # One of an older version is worth no more than none: ports are chosen anew.
-        return None
-
-
-def _plan(paths: LabPaths, settings: LabSettings | None, listeners: StartListeners) -> LaunchPlan:
-    programs = find_programs(listeners.announce, listeners.build)
-    remembered = _remembered(paths)
-    if settings is None:
-        settings = LabSettings() if remembered is None else remembered.settings
-    plan = LaunchPlan(
-        settings=settings,
-        ports=_choose_ports(settings, None if remembered is None else remembered.ports),
-        programs_source=programs.source,
-        programs=dict(programs.paths),
-    )
-    write_atomically(paths.settings_file, plan.model_dump_json(indent=2))
-    return plan
-
-
-def _choose_ports(settings: LabSettings, remembered: LabPorts | None) -> LabPorts:
-    """The named ports, else those of the last start, else free ones."""
-    chosen: set[int] = set()
-
-    def choose(named: int | None, last: int | None) -> int:
-        if named is not None:
-            if not is_port_free(named):
-                raise LabStartFailed(f"port {named} is taken by another process", None, ())
-            port = named
-        elif last is not None and is_port_free(last):
-            port = last
-        else:
-            port = _free_port(chosen)
-        chosen.add(port)
-        return port
-
-    return LabPorts(
-        api=choose(settings.api_port, remembered.api if remembered else None),
-        temporal=choose(settings.temporal_port, remembered.temporal if remembered else None),
-        temporal_ui=choose(
-            settings.temporal_ui_port, remembered.temporal_ui if remembered else None
-        ),
-    )
-
-
-def _free_port(taken: set[int]) -> int:
-    for _ in range(PORT_ATTEMPTS):
-        # Not seeded on purpose: labs that start at the same moment are to choose differently.
-        port = random.SystemRandom().randrange(*PORT_RANGE)
-        if port not in taken and is_port_free(port):
-            return port
-    raise LabStartFailed(f"no free port on {LOOPBACK} between {PORT_RANGE}", None, ())
-
-
-def _spawn_supervisor(
-    paths: LabPaths, plan: LaunchPlan, *, detached: bool
-) -> "subprocess.Popen[bytes]":
-    paths.logs.mkdir(mode=0o700, exist_ok=True)
-    paths.installed_file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", f"{__package__}.supervisor", "--lab", str(paths.directory)]
-    if not detached:
-        command += ["--tied-to", str(os.getpid())]
-    # Found by the child whatever the working directory: the folder that holds `workers`.
-    root = str(Path(__file__).parents[3])
-    search_path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    with paths.log("supervisor").open("ab") as log:
-        return subprocess.Popen(
-            command,
-            cwd=paths.directory,
-            env=os.environ | {"PYTHONPATH": search_path},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-
-
-def _await_ready(
-    paths: LabPaths, timeout_s: float, supervisor: "subprocess.Popen[bytes] | None"
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    waiting_for: tuple[ComponentReport, ...] = ()
-    while time.monotonic() < deadline:
-        content = None
-        with suppress(LabNotRunning):
-            content = read_lab_file(paths.directory)
-        if content is not None:
-            _refuse_dead(content)
-            waiting_for = tuple(
-                r for r in content.components if r.stage is not ComponentStage.READY
-            )
-            if content.components and not waiting_for:
-                return
-        elif supervisor is None or supervisor.poll() is not None:
-            log = paths.log("supervisor")
-            raise LabStartFailed("the lab's supervisor ended", log, last_lines(log))
-        time.sleep(POLL_S)
-    slow = ", ".join(r.component.value for r in waiting_for) or "the supervisor"
-    log = waiting_for[0].log if waiting_for else paths.log("supervisor")
-    raise LabStartFailed(f"{slow}: not ready after {timeout_s:.0f} s", log, last_lines(log))
-
-
-def _refuse_dead(content: LabFile) -> None:
-    for report in content.components:
-        if report.stage is ComponentStage.DIED:
-            raise LabStartFailed(
-                f"{report.component.value} died (exit code {report.exit_code})",
-                report.log,
-                report.last_lines,
-            )
+def _settings_of(paths: LabPaths) -> LabSettings:
+    plan = remembered_plan(paths)
+    return LabSettings() if plan is None else plan.settings
 
 
 def _install_once(address: LabAddress, paths: LabPaths) -> None:
-    remembered = _remembered(paths)
-    deploy = None if remembered is None else remembered.settings.deploy
+    deploy = _settings_of(paths).deploy
     if not is_installed(address, deploy):
         install(address, deploy)
-
-
-def _end_supervisor(supervisor: "subprocess.Popen[bytes]") -> None:
-    supervisor.terminate()
-    try:
-        supervisor.wait(STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        supervisor.kill()
-        supervisor.wait()
 
 
 def _component_status(report: ComponentReport) -> ComponentStatus:
@@ -419,15 +278,3 @@ def _component_status(report: ComponentReport) -> ComponentStatus:
         )
     except psutil.Error:
         return ComponentStatus(report, None, is_frozen=False)
-
-
-__all__ = [
-    "Lab",
-    "LabCommandRefused",
-    "LabStatus",
-    "StartListeners",
-    "address_of",
-    "lab_status",
-    "start_lab",
-    "stop_lab",
-]

@@ -72,7 +72,7 @@ class LabPki:
 
 
 _SUBJECTS: Final = {
-    "kube-apiserver": Subject("kube-apiserver", None, False, API_SERVER_NAMES),
+    "kube-apiserver": Subject("kube-apiserver", is_client=False, server_names=API_SERVER_NAMES),
     "kube-apiserver-kubelet-client": Subject("kube-apiserver-kubelet-client", "system:masters"),
     "admin": Subject("fleetmend-lab-admin", "system:masters"),
     "kube-controller-manager": Subject("system:kube-controller-manager"),

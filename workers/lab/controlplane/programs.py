@@ -129,7 +129,11 @@ def _on_path(component: Component) -> Path | None:
 def _version(path: Path) -> tuple[int, ...] | None:
     try:
         answer = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S
+            [path, "--version"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=VERSION_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

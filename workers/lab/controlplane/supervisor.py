@@ -22,8 +22,6 @@ from pydantic import ValidationError
 
 from workers.lab.address import (
     Component,
-    ComponentReport,
-    ComponentStage,
     LabAddress,
     LabFile,
     ProcessId,
@@ -38,7 +36,7 @@ from workers.lab.controlplane.control import (
     LabCommand,
 )
 from workers.lab.controlplane.errors import LabCommandRefused, LabError
-from workers.lab.controlplane.lab import address_of
+from workers.lab.controlplane.launch import address_of
 from workers.lab.controlplane.pki import ensure_pki
 from workers.lab.controlplane.programs import Programs
 from workers.lab.controlplane.settings import LaunchPlan
@@ -57,7 +55,7 @@ _STOP_ORDER: Final = (
 )
 
 
-def main() -> int:
+def main() -> None:
     """Run one lab until it is told to end, or until the process it is tied to ends."""
     parser = argparse.ArgumentParser(description="supervisor of one fleetmend lab")
     parser.add_argument("--lab", type=Path, required=True, help="the lab directory")
@@ -68,11 +66,9 @@ def main() -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"another supervisor runs in {paths.directory}", file=sys.stderr)
-        return 1
+        raise SystemExit(f"another supervisor runs in {paths.directory}") from None
     _log_as_json()
     asyncio.run(_run(paths, arguments.tied_to))
-    return 0
 
 
 async def _run(paths: LabPaths, tied_to: int | None) -> None:
@@ -213,4 +209,4 @@ def _log_as_json() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()
