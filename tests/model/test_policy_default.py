@@ -1,0 +1,40 @@
+"""The policy files that fleetmend ships: the default says what is built in, the demo's is valid."""
+
+from pathlib import Path
+
+import yaml
+
+from workers.policy_file import read_policy_file
+from workflows.model.policy import Policy
+
+POLICIES = Path(__file__).parents[2] / "deploy" / "policies"
+
+
+def test_the_default_file_is_the_built_in_policy() -> None:
+    assert read_policy_file(POLICIES / "default.yaml") == Policy()
+
+
+def test_the_default_file_spells_out_every_field() -> None:
+    written = yaml.safe_load((POLICIES / "default.yaml").read_text())
+    assert _fields(written) == _fields(Policy().model_dump(mode="json"))
+
+
+def test_an_empty_file_is_the_built_in_policy(tmp_path: Path) -> None:
+    empty = tmp_path / "policy.yaml"
+    empty.write_text("# nothing changed\n")
+    assert read_policy_file(empty) == Policy()
+
+
+def test_the_demo_waits_longer_than_its_passing_fault_lasts() -> None:
+    policy = read_policy_file(POLICIES / "demo.yaml")
+    debounce = next(rule.debounce_s for rule in policy.rules if rule.name == "gpu-unknown")
+    assert debounce > 8
+    assert {pool.name for pool in policy.pools} == {"training", "inference"}
+
+
+def _fields(value: object, path: str = "") -> set[str]:
+    if isinstance(value, dict):
+        return {p for key, item in value.items() for p in _fields(item, f"{path}.{key}")} or {path}
+    if isinstance(value, list):
+        return {p for i, item in enumerate(value) for p in _fields(item, f"{path}[{i}]")} or {path}
+    return {path}
