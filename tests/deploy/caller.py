@@ -94,6 +94,10 @@ class Caller:
         answer = self.send(Request("DELETE", path, {"gracePeriodSeconds": 0}))
         assert answer.code in {200, 202, 404}, answer
 
+    def accepting(self, media_type: str) -> "Caller":
+        """The same identity, asking for another form of the answer."""
+        return replace(self, headers={**self.headers, "Accept": media_type})
+
     def with_token(self, token: str) -> "Caller":
         """Whoever holds that bearer token, at the same server."""
         pool = _pool(self.pool.connection_pool_kw.get("ca_certs"))
@@ -144,5 +148,5 @@ def read_kubeconfig(path: Path) -> Caller:
 
 
 def _pool(ca_certs: str | None, **client: str | None) -> urllib3.PoolManager:
-    options = {key: value for key, value in client.items() if value is not None}
+    options: dict[str, Any] = {key: value for key, value in client.items() if value is not None}
     return urllib3.PoolManager(ca_certs=ca_certs, cert_reqs="CERT_REQUIRED", **options)

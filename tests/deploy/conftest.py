@@ -11,11 +11,11 @@ from tests.deploy.world import SimNode, World
 
 
 @pytest.fixture(scope="session")
-def world() -> Iterator[World]:
+def world() -> World:
     """The API server, with all policies in force."""
     made = World(read_kubeconfig(Path(os.environ["RIGHTS_KUBECONFIG"])))
     made.prepare()
-    yield made
+    return made
 
 
 @pytest.fixture

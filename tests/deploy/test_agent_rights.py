@@ -72,7 +72,9 @@ STATUS_WRITES: Mapping[str, Write] = {
     "all annotations removed": Write(7, {"metadata": {"annotations": None}}, MERGE),
     "episode marker": Write(7, {"metadata": {"annotations": {"fleetmend.io/episode": "{}"}}}),
     "opt-out": Write(7, {"metadata": {"annotations": {"fleetmend.io/ignore": "true"}}}),
-    "a person's pause lifted": Write(7, {"metadata": {"annotations": {"fleetmend.io/pause": None}}}),
+    "a person's pause lifted": Write(
+        7, {"metadata": {"annotations": {"fleetmend.io/pause": None}}}
+    ),
     "Karpenter's veto": Write(
         7, {"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}
     ),
@@ -171,9 +173,7 @@ def test_agent_is_refused_through_status(agent: Caller, node: SimNode, write: Wr
 
 
 @pytest.mark.parametrize("write", MAIN_WRITES.values(), ids=MAIN_WRITES.keys())
-def test_policy_alone_refuses_writes_to_the_node(
-    world: World, node: SimNode, write: Write
-) -> None:
+def test_policy_alone_refuses_writes_to_the_node(world: World, node: SimNode, write: Write) -> None:
     request = Request("PATCH", node.path, write.body, write.content_type)
     assert_refused(world.unleashed("fleetmend-agent", node).send(request), write.rule)
 
@@ -215,7 +215,9 @@ def test_agent_of_a_recreated_node_is_refused_on_the_new_one(world: World, node:
     "bound",
     [
         pytest.param(lambda node: {}, id="to nothing"),
-        pytest.param(lambda node: {"kind": "Node", "name": node.name, "uid": node.uid}, id="to a node"),
+        pytest.param(
+            lambda node: {"kind": "Node", "name": node.name, "uid": node.uid}, id="to a node"
+        ),
     ],
 )
 def test_token_not_bound_to_a_pod_is_refused(
@@ -264,9 +266,7 @@ def test_agent_may_change_and_remove_what_is_its_own(agent: Caller, node: SimNod
     assert [c["type"] for c in after["status"]["conditions"]] == ["Ready", "DiskPressure"]
 
 
-def test_agent_may_report_on_a_quarantined_node(
-    world: World, agent: Caller, node: SimNode
-) -> None:
+def test_agent_may_report_on_a_quarantined_node(world: World, agent: Caller, node: SimNode) -> None:
     marked = {
         "metadata": {"annotations": {"fleetmend.io/episode": "{}"}},
         "spec": {"unschedulable": True},

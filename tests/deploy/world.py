@@ -8,7 +8,7 @@ force. Each test takes fresh nodes, so that none depends on what another left. T
 import itertools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _serial = itertools.count(1)
 _run = secrets.token_hex(3)
 
 # One write per policy that it must refuse, sent with all rights so that RBAC doesn't answer first.
-PROBES: Final = {
+PROBES: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
     "fleetmend-agent": ("fleetmend-agent", "/api/v1/nodes", {"kind": "Node"}),
     "fleetmend-node-marks": ("fleetmend-watch", "/api/v1/nodes", {"kind": "Node"}),
     "fleetmend-worker-pods": (
@@ -139,7 +139,9 @@ class World:
         account, path, body = PROBES[policy]
         probe = Request("POST", f"{path}?dryRun=All", {"metadata": {"name": "probe"}, **body})
         caller = self.unleashed(account)
-        self.wait_until(lambda: f"'{policy}'" in caller.send(probe).message, f"{policy} is in force")
+        self.wait_until(
+            lambda: f"'{policy}'" in caller.send(probe).message, f"{policy} is in force"
+        )
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
         """Until that holds; fails the test when it doesn't within the time that policies need."""
