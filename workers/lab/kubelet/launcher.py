@@ -1,0 +1,146 @@
+"""What a full node starts for a container, by its image.
+
+Owns the choice between a process, the agent stand-in and a timer, and the preparation of a pod's
+token and places. Called by the pod's worker through `PodHost.start`; the node owns the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from workers.lab.kubelet.agent import AGENT_IMAGE, AgentContainer, AgentSight
+from workers.lab.kubelet.api import ApiClient, JsonObject
+from workers.lab.kubelet.container import Container, Sandbox
+from workers.lab.kubelet.host_root import HostRoot
+from workers.lab.kubelet.process import (
+    FLEETMEND_IMAGE,
+    BadContainer,
+    PodPlace,
+    ProcessContainer,
+    plan_launch,
+)
+from workers.lab.kubelet.timer import TimerContainer, read_timer_plan
+from workers.lab.kubelet.token import (
+    projected_volume,
+    request_token,
+    write_kubeconfig,
+    write_service_account,
+)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The API server as the nodes of a fleet reach it."""
+
+    url: str
+    ca_file: Path
+    tokens: ApiClient
+    """Carries no identity of its own: for clients made `with_token`."""
+    admin: ApiClient
+    """Plays the cloud's controller, which deletes Node objects."""
+
+
+class AgentMissing(Exception):
+    """No agent runs on the node, so nobody can report its fault."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"no agent pod runs on node {node}: look at `kubectl -n fleetmend describe ds "
+            "fleetmend-agent`; its ServiceAccount fleetmend-agent comes with deploy/rights"
+        )
+
+
+@dataclass
+class Launcher:
+    """Starts containers on one machine and knows its agent."""
+
+    node: str
+    client: ApiClient
+    """The node's own identity: it asks for the pods' tokens."""
+    cluster: Cluster
+    host: HostRoot
+    look: Callable[[], AgentSight]
+    _agent: AgentContainer | None = None
+    _agent_started: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, pod: JsonObject, container: JsonObject, sandbox: Sandbox) -> Container:
+        """Start one container.
+
+        Raises:
+            BadContainer: the specification asks for what the lab cannot do.
+            ApiError: the API server gave no token.
+        """
+        image = container["image"]
+        if image == FLEETMEND_IMAGE:
+            place = await self._prepare(pod, sandbox)
+            return await ProcessContainer.launch(plan_launch(pod, container, place))
+        if image == AGENT_IMAGE:
+            return await self._start_agent(pod)
+        annotations = pod["metadata"].get("annotations") or {}
+        try:
+            return TimerContainer(read_timer_plan(annotations))
+        except ValueError as error:
+            raise BadContainer(str(error)) from error
+
+    @property
+    def agent(self) -> AgentContainer | None:
+        """The running agent."""
+        is_over = self._agent is None or self._agent.done.done()
+        return None if is_over else self._agent
+
+    async def await_agent(self, deadline_s: float) -> AgentContainer:
+        """The running agent.
+
+        Raises:
+            AgentMissing: none by the deadline.
+        """
+        end = asyncio.get_running_loop().time() + deadline_s
+        while True:
+            agent = self.agent
+            if agent is not None:
+                return agent
+            self._agent_started.clear()
+            try:
+                async with asyncio.timeout_at(end):
+                    await self._agent_started.wait()
+            except TimeoutError as error:
+                raise AgentMissing(self.node) from error
+
+    async def _start_agent(self, pod: JsonObject) -> AgentContainer:
+        volume = projected_volume(pod)
+        if volume is None:
+            raise BadContainer("the agent's pod has no token: set automountServiceAccountToken")
+        token = await request_token(self.client, pod, volume)
+        self._agent = AgentContainer(self.cluster.tokens.with_token(token), self.look())
+        self._agent_started.set()
+        return self._agent
+
+    async def _prepare(self, pod: JsonObject, sandbox: Sandbox) -> PodPlace:
+        """The pod's token and places on this machine."""
+        account = kubeconfig = None
+        volume = projected_volume(pod)
+        namespace = pod["metadata"]["namespace"]
+        if volume is not None:
+            token = await request_token(self.client, pod, volume)
+            folder = sandbox.folder / "volumes/kubernetes.io~projected" / volume["name"]
+            ca_file = self.cluster.ca_file
+            account = write_service_account(folder, token, namespace, ca_file)
+            path = sandbox.folder / "kubeconfig"
+            kubeconfig = write_kubeconfig(path, account, self.cluster.url)
+        address = urlsplit(self.cluster.url)
+        log_name = f"{namespace}_{pod['metadata']['name']}_{sandbox.uid}"
+        return PodPlace(
+            folder=sandbox.folder,
+            log_folder=self.host.path / "var/log/pods" / log_name,
+            host_root=self.host.path,
+            programs=self.host.programs,
+            node_name=self.node,
+            api_host=address.hostname or "127.0.0.1",
+            api_port=str(address.port or 443),
+            service_account=account,
+            kubeconfig=kubeconfig,
+        )
