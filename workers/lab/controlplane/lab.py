@@ -7,6 +7,7 @@ is installed in the fresh cluster is `install.py`'s.
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ from workers.lab.controlplane.launch import (
     remembered_plan,
     spawn_supervisor,
 )
-from workers.lab.controlplane.programs import Announce, find_programs
+from workers.lab.controlplane.programs import CONTROL_PLANE, Announce, find_programs
 from workers.lab.controlplane.progress import announce_on_terminal, build_on_terminal
 from workers.lab.controlplane.settings import LabSettings
 from workers.lab.paths import LabPaths
@@ -115,17 +116,15 @@ def start_lab(
     with _start_lock(paths):
         running = _running(paths)
         if running is not None:
-            await_ready(paths, _settings_of(paths).ready_timeout_s, None)
-            _install_once(running.address, paths)
+            _finish_start(running.address, None)
             return running.address
         told = listeners or StartListeners()
         plan = make_plan(paths, settings, find_programs(told.announce, told.build))
         paths.installed_file.unlink(missing_ok=True)
         supervisor = spawn_supervisor(paths, detached=detached)
+        address = address_of(paths, plan)
         try:
-            await_ready(paths, plan.settings.ready_timeout_s, supervisor)
-            address = address_of(paths, plan)
-            _install_once(address, paths)
+            _finish_start(address, supervisor)
         except BaseException:
             end_supervisor(supervisor)
             raise
@@ -255,15 +254,16 @@ def _running(paths: LabPaths) -> LabFile | None:
         time.sleep(POLL_S)
 
 
-def _settings_of(paths: LabPaths) -> LabSettings:
+def _finish_start(address: LabAddress, supervisor: "subprocess.Popen[bytes] | None") -> None:
+    paths = address.paths
     plan = remembered_plan(paths)
-    return LabSettings() if plan is None else plan.settings
-
-
-def _install_once(address: LabAddress, paths: LabPaths) -> None:
-    deploy = _settings_of(paths).deploy
-    if not is_installed(address, deploy):
-        install(address, deploy)
+    settings = LabSettings() if plan is None else plan.settings
+    deadline = time.monotonic() + settings.ready_timeout_s
+    # Temporal and the simulated nodes' process still load while the manifests are installed.
+    await_ready(paths, CONTROL_PLANE, deadline, supervisor)
+    if not is_installed(address, settings.deploy):
+        install(address, settings.deploy)
+    await_ready(paths, tuple(Component), deadline, supervisor)
 
 
 def _component_status(report: ComponentReport) -> ComponentStatus:

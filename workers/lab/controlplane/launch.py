@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from workers.lab.address import (
+    Component,
     ComponentReport,
     ComponentStage,
     LabAddress,
@@ -136,19 +138,22 @@ def spawn_supervisor(paths: LabPaths, *, detached: bool) -> "subprocess.Popen[by
 
 
 def await_ready(
-    paths: LabPaths, timeout_s: float, supervisor: "subprocess.Popen[bytes] | None"
+    paths: LabPaths,
+    awaited: Collection[Component],
+    deadline: float,
+    supervisor: "subprocess.Popen[bytes] | None",
 ) -> None:
-    """Return when every component is ready.
+    """Return when the awaited components are ready; one that this lab doesn't have counts as such.
 
     Args:
         paths: the lab's directory.
-        timeout_s: seconds after which it has failed.
+        awaited: whom to wait for; one of the others that died is an error all the same.
+        deadline: on the monotonic clock.
         supervisor: the process that this start has made; None = it was there before.
 
     Raises:
         LabStartFailed: a component or the supervisor ended, or the time is over.
     """
-    deadline = time.monotonic() + timeout_s
     waiting_for: tuple[ComponentReport, ...] = ()
     while time.monotonic() < deadline:
         content = None
@@ -157,7 +162,9 @@ def await_ready(
         if content is not None:
             _refuse_dead(content)
             waiting_for = tuple(
-                r for r in content.components if r.stage is not ComponentStage.READY
+                report
+                for report in content.components
+                if report.component in awaited and report.stage is not ComponentStage.READY
             )
             if content.components and not waiting_for:
                 return
@@ -167,7 +174,7 @@ def await_ready(
         time.sleep(POLL_S)
     slow = ", ".join(r.component.value for r in waiting_for) or "the supervisor"
     log = waiting_for[0].log if waiting_for else paths.log("supervisor")
-    raise LabStartFailed(f"{slow}: not ready after {timeout_s:.0f} s", log, last_lines(log))
+    raise LabStartFailed(f"{slow}: not ready in time", log, last_lines(log))
 
 
 def _refuse_dead(content: LabFile) -> None:
