@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness.audit import AuditLog, audit
 from tests.harness.cluster import Cluster, cluster_of
+from tests.harness.nodes import TestNodes, test_nodes
 from tests.harness.processes import Processes, processes
 from workers.lab.address import LabAddress
 from workers.lab.controlplane.errors import LabError
@@ -72,6 +73,13 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
 def started(lab: LabAddress, tmp_path: Path) -> Iterator[Processes]:
     """Starts watch and worker for one test; all end with it."""
     with processes(lab, tmp_path) as own:
+        yield own
+
+
+@pytest.fixture
+def nodes(lab: LabAddress, cluster: Cluster, unique: Callable[[str], str]) -> Iterator[TestNodes]:
+    """Simulated nodes for one test; all go with it."""
+    with test_nodes(lab, cluster, unique) as own:
         yield own
 
 

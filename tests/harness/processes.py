@@ -22,6 +22,14 @@ from workers.lab.controlplane.tether import tether
 
 END_LIMIT_S = 15.0
 CLI = (sys.executable, "-m", "workers.cli")
+QUICK = {
+    "FLEETMEND_LOG_LEVEL": "info",
+    "FLEETMEND_SWEEP_INTERVAL_S": "3",
+    "FLEETMEND_SWEEP_JITTER_S": "0",
+    "FLEETMEND_STICKY_TIMEOUT_S": "1",
+    "FLEETMEND_WATCH_LISTEN": "off",
+}
+"""Settings that most tests want; each can be given differently."""
 ACCOUNTS = {"watch": LabAccount.WATCH, "worker": LabAccount.WORKER}
 
 
@@ -101,7 +109,7 @@ class Processes:
     started: list[Running] = field(default_factory=list)
 
     def watch(self, **environment: str) -> Running:
-        """`fleetmend watch` as fleetmend-watch."""
+        """`fleetmend watch` as fleetmend-watch; it needs no Temporal to start."""
         return self.start("watch", environment)
 
     def worker(self, **environment: str) -> Running:
@@ -115,7 +123,7 @@ class Processes:
         env = {
             **os.environ,
             **self.lab.environment(ACCOUNTS[command]),
-            "FLEETMEND_LOG_LEVEL": "info",
+            **QUICK,
             **self.environment,
             **(environment or {}),
         }
