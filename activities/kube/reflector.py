@@ -82,14 +82,27 @@ class ReflectorTiming:
 
 @dataclass
 class ReflectorCounts:
-    """What happened since the start; only the reflector writes it."""
+    """What happened since the start; only the reflector writes it.
+
+    Attributes:
+        lists: lists that were read to their end.
+        watches: watches that the server accepted.
+        frames: frames of any type, bookmarks included.
+        bookmarks: frames that only moved the place.
+        bad_objects: objects that were passed over.
+        bad_answers: answers and frames that could not be read at all.
+        sink_failures: calls of the sink that raised.
+        gone: times that the place was too old, or the server's history was replaced.
+        stalls: watches and calls that were given up for silence.
+        failures: losses of any kind; each leads to a new list.
+    """
 
     lists: int = 0
     watches: int = 0
     frames: int = 0
     bookmarks: int = 0
     bad_objects: int = 0
-    bad_frames: int = 0
+    bad_answers: int = 0
     sink_failures: int = 0
     gone: int = 0
     stalls: int = 0
@@ -200,6 +213,7 @@ class Reflector:
                     return
                 stalled = isinstance(error, errors.Unreachable) and error.is_timeout
                 self.counts.stalls += stalled
+                self.counts.bad_answers += isinstance(error, errors.BadAnswer)
                 _log.warning("watch_lost", collection=self._name, error=str(error))
                 self._fail(first_pause=True)
             except Exception:  # noqa: BLE001 - this is a main loop; logged with its traceback
