@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from workflows.contracts import Contract
-from workflows.contracts.messages import Ask
+from workflows.contracts.messages import Ask, Release
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.permit import Effect
 
@@ -22,6 +22,12 @@ class Asked:
 
 ASK_GUARD = Contract("ask_guard", Effect.READ, Ask, Asked, "ask the guard for a place")
 """Signal-with-start of the guard; idempotent (the guard knows the asker by node and budget)."""
+
+
+RELEASE_PLACE = Contract(
+    "release_place", Effect.READ, Release, Asked, "tell the guard that a place is free"
+)
+"""Signal to the guard (it need not run: a fresh one counts the marks); idempotent."""
 
 
 @dataclass(frozen=True)

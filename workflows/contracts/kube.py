@@ -83,12 +83,16 @@ class QuarantineRequest:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """What stands on the node now. `yielded_to` names another healer (then nothing of ours
-    is left there)."""
+    """What stands on the node now.
+
+    `yielded_to` names another healer (then nothing of ours is left there); `refused` says why
+    nothing was written: the grant is of an older guard, or a foreign marker is there.
+    """
 
     marker: Marker | None
     resource_version: str
     yielded_to: str = ""
+    refused: str = ""
 
 
 QUARANTINE = Contract(

@@ -36,8 +36,11 @@ class Overrule:
 
 @dataclass(frozen=True)
 class PhaseRecord:
-    """One phase change. `sequence` numbers them within the run (names the Event: a second run
-    finds it). `outcome` "" = the episode is open. `overruled` is written; `resumed` clears it."""
+    """One phase change.
+
+    `sequence` numbers them within the run (it names the Event, so that a second run finds it).
+    `outcome` "" = the episode is open. `overruled` is written to the record; `resumed` clears it.
+    """
 
     owner: Owner
     machine_id: str
@@ -59,9 +62,10 @@ class PhaseRecord:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The record stands."""
+    """The record stands, unless `refused` says why it was not written."""
 
     machine_id: str
+    refused: str = ""
 
 
 RECORD_PHASE = Contract(
@@ -72,7 +76,10 @@ RECORD_PHASE = Contract(
 
 @dataclass(frozen=True)
 class BaselineRequest:
-    """Record this baseline for the machine of a healthy node, unless one is there."""
+    """Record this baseline for the machine of a healthy node, unless one is there.
+
+    Refused (`Recorded.refused`) if the pool's expectation is unknown or differs.
+    """
 
     owner: Owner
     machine_id: str

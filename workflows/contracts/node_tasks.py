@@ -75,7 +75,8 @@ class TaskVerdict(BaseModel):
 class NodeTaskRequest:
     """Run `kind` on the owner's node. `step` makes the pod's name; `deadline_s` bounds it.
 
-    `expected_boot_id` and the not-after time bind a disrupting task to one boot.
+    `expected_boot_id` and the not-after time bind a disrupting task to one boot. A reboot is only
+    asked for while the node is drained, unless `needs_drained` is off (drain way `none`).
     """
 
     owner: Owner
@@ -84,6 +85,8 @@ class NodeTaskRequest:
     deadline_s: float
     expected_boot_id: str = ""
     not_after: datetime | None = None
+    needs_drained: bool = True
+    refuse_if_gpu_in_use: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,9 @@ class TaskAnswer:
 
 
 INVENTORY = Contract(
-    "inventory", Effect.READ, NodeTaskRequest, TaskAnswer, "count the GPUs on the node"
+    "inventory", Effect.MARK, NodeTaskRequest, TaskAnswer, "count the GPUs on the node"
 )
+"""Effect `mark`: it disturbs nothing, but it writes a Pod, so observe mode forbids it."""
 REBOOT = Contract("reboot", Effect.DISRUPT, NodeTaskRequest, TaskAnswer, "reboot the node")
 
 
@@ -108,7 +112,9 @@ def read_verdict(message: str, *, kind: TaskKind, episode: str, task: str) -> Ta
 
     Args:
         message: what the pod wrote; hostile.
-        kind, episode, task: what was asked for; a verdict about anything else is not used.
+        kind: what was asked for; a verdict about anything else is not used.
+        episode: likewise.
+        task: likewise.
     """
     if not message:
         return TaskAnswer(Result.UNKNOWN, "the task ended without a verdict; see its pod's log")

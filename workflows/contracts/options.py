@@ -58,6 +58,7 @@ OPTIONS: Mapping[str, Options] = MappingProxyType(
         machines.RECORD_PHASE.name: _CALL,
         machines.RECORD_BASELINE.name: _CALL,
         guard.ASK_GUARD.name: _CALL,
+        guard.RELEASE_PLACE.name: _CALL,
         guard.CLAIM_EPOCH.name: _CALL,
         guard.SURVEY_MARKS.name: Options(start_to_close=_s(60)),
         guard.SWEEP_CLUSTER.name: Options(start_to_close=_s(600), heartbeat=_s(30)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -27,8 +28,8 @@ class PolicyError(ValueError):
 class DrainWay(StrEnum):
     """How the pods of a node are asked to go.
 
-    `now` evicts at once (PDBs count), `finish-work` waits for the work to end and then stops
-    waiting, `none` touches no pod.
+    `now` evicts at once (PDBs count), `finish-work` first waits, half the drain deadline at most,
+    for the work to end, `none` touches no pod.
     """
 
     NOW = "now"
@@ -93,8 +94,20 @@ class Pool(_Part):
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
     selector: dict[Label, str] = Field(min_length=1)
     expected_gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """GPUs a healthy node of this pool has; None = a first inventory is not recorded unasked."""
+    """GPUs a healthy node of this pool has; None = what its label nvidia.com/gpu.count says."""
     budgets: Budgets = Budgets()
+
+
+GPU_COUNT_LABEL = "nvidia.com/gpu.count"
+"""Set by NVIDIA's GPU feature discovery (k8s-device-plugin, gpu-feature-discovery docs, v0.17)."""
+
+
+def expected_gpus(pool: Pool, labels: Mapping[str, str]) -> int | None:
+    """How many GPUs a healthy node has; None = nobody says, so no baseline may be recorded."""
+    if pool.expected_gpus is not None:
+        return pool.expected_gpus
+    label = labels.get(GPU_COUNT_LABEL, "")
+    return int(label) if label.isdigit() and 0 < int(label) <= 1024 else None
 
 
 class Rule(_Part):
@@ -328,7 +341,7 @@ class Policy(_Part):
                 )
         return self
 
-    def pool_of(self, labels: Any) -> Pool | None:
+    def pool_of(self, labels: Mapping[str, str]) -> Pool | None:
         """The first pool whose selector fits; None = out of scope."""
         for pool in self.pools:
             if all(labels.get(key) == value for key, value in pool.selector.items()):

@@ -109,9 +109,9 @@ def _first_row(
 ) -> Rule | None:
     reason = condition.reason if condition else ""
     for rule in policy.rules:
-        if rule.condition == condition_type and rule.status == status:
-            if not rule.reasons or reason in rule.reasons:
-                return rule
+        fits = rule.condition == condition_type and rule.status == status
+        if fits and (not rule.reasons or reason in rule.reasons):
+            return rule
     return None
 
 

@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from workflows.model.detection.fault import UNKNOWN_KIND
 from workflows.model.detection.rules import (
     STALE,
+    RuleMatch,
     effective_status,
     match_rules,
     read_findings,
 )
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
+
+CANNOT_TELL = frozenset({STALE, "Unknown"})
+"""Statuses that neither pass nor fail."""
 
 
 class Verdict(StrEnum):
@@ -55,9 +60,7 @@ class Judgement:
 def judge_conditions(node: NodeView, policy: Policy, now: datetime) -> Judgement:
     """No rule matches, and every condition the gate asks for is True and of this boot."""
     matches = match_rules(node, policy, now)
-    failed = [
-        f"rule {m.rule}: {m.text}" for m in matches if m.status != STALE and _is_bad(m.status)
-    ]
+    failed = [f"rule {m.rule}: {m.text}" for m in matches if _says_bad(m)]
     if failed:
         return Judgement(Verdict.FAILED, tuple(failed))
     _, boot = read_findings(node)
@@ -73,8 +76,8 @@ def judge_conditions(node: NodeView, policy: Policy, now: datetime) -> Judgement
     return Judgement(Verdict.UNKNOWN if unknown else Verdict.PASSED, tuple(unknown))
 
 
-def _is_bad(status: str) -> bool:
-    return status not in ("Unknown",)
+def _says_bad(match: RuleMatch) -> bool:
+    return match.status not in CANNOT_TELL and match.fault not in UNKNOWN_KIND
 
 
 def judge_allocatable(

@@ -174,34 +174,35 @@ def entry_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
     """The merge patch that quarantines: cordon, marker, vetoes; guarded by resourceVersion."""
     annotations: dict[str, str | None] = {EPISODE: marker.encode()}
     if is_on_karpenter(node):
-        annotations |= {key: "true" for key in VETOES}
-    return _guarded(node, annotations, unschedulable=True)
+        annotations |= dict.fromkeys(VETOES, "true")
+    return {**_guarded(node, annotations), "spec": {"unschedulable": True}}
 
 
 def marker_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
     """The merge patch that replaces the marker alone (slot noted or dropped, handed over)."""
-    return _guarded(node, {EPISODE: marker.encode()}, unschedulable=None)
+    return _guarded(node, {EPISODE: marker.encode()})
 
 
 def exit_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
-    """The merge patch that takes off everything of ours and restores what was there before."""
+    """The merge patch that takes off everything of ours and restores what was there before.
+
+    What a person changed meanwhile is theirs: a cordon that is gone does not come back, and a veto
+    that no longer has our value stays as it is.
+    """
     annotations: dict[str, str | None] = {EPISODE: None}
     if is_on_karpenter(node):
         before = dict(marker.vetoes_before)
-        annotations |= {key: before.get(key) for key in VETOES}
-    return _guarded(node, annotations, unschedulable=marker.was_unschedulable)
+        ours = [key for key in VETOES if node.annotations.get(key) == "true"]
+        annotations |= {key: before.get(key) for key in ours}
+    cordon = True if marker.was_unschedulable else None
+    return {**_guarded(node, annotations), "spec": {"unschedulable": cordon}}
 
 
-def _guarded(
-    node: NodeView, annotations: dict[str, str | None], unschedulable: bool | None
-) -> dict[str, Any]:
-    body: dict[str, Any] = {
+def _guarded(node: NodeView, annotations: dict[str, str | None]) -> dict[str, Any]:
+    return {
         "metadata": {
             "uid": node.uid,
             "resourceVersion": node.resource_version,
             "annotations": annotations,
         }
     }
-    if unschedulable is not None:
-        body["spec"] = {"unschedulable": True if unschedulable else None}
-    return body

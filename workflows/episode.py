@@ -1,0 +1,126 @@
+"""The course of one episode: where it stands, what was tried, and how it is told to people.
+
+Owns the one mutable value that the runbook carries along; it lives in the workflow and is rebuilt
+by replay. Decides nothing. Talks to `model` and `contracts`.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from workflows.contracts.kube import MachineMemory, Owner, Reading
+from workflows.contracts.machines import Attempt, Overrule, PhaseRecord
+from workflows.contracts.messages import Closing, Opening
+from workflows.model.detection.fault import Fault
+from workflows.model.detection.rules import RuleMatch
+from workflows.model.policy import FaultPolicy, Policy, Rung
+from workflows.model.remediation.budget import Budget
+from workflows.model.remediation.marks import Marker
+from workflows.model.remediation.phase import Outcome, Phase
+from workflows.model.remediation.reboot import BootRecord
+
+HARD = frozenset({Fault.GPU_LOST, Fault.GPU_MEMORY_UNCORRECTABLE})
+"""Classes that are repaired even if the condition turned good again by itself."""
+
+
+@dataclass
+class Episode:
+    """One episode. `retiring` = a person asked for the retire path, by whom and why.
+
+    `tried` are the rungs that were issued, `pending` is a reboot that was issued and not yet
+    proven (it is proven before any other is), `asked` the places asked of the guard.
+    """
+
+    opening: Opening
+    id: str
+    policy: Policy = field(default_factory=Policy)
+    pool: str = ""
+    pool_size: int = 1
+    fault: Fault = Fault.DIAGNOSTIC_UNKNOWN
+    rule: str = ""
+    match: RuleMatch | None = None
+    machine: MachineMemory | None = None
+    phase: Phase = Phase.SUSPECT
+    marker: Marker | None = None
+    recover: bool = False
+    retiring: str = ""
+    overruled: Overrule | None = None
+    laps: int = 0
+    stuck: str = ""
+    drained: bool = False
+    tried: list[Rung] = field(default_factory=list)
+    pending: BootRecord | None = None
+    asked: set[Budget] = field(default_factory=set)
+    questions: int = 0
+    phases: list[tuple[str, datetime]] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+    detail: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """This episode and the Node it means, as every contract wants it."""
+        return Owner(self.opening.node, self.id)
+
+    @property
+    def treatment(self) -> FaultPolicy:
+        """What policy says about the episode's fault."""
+        return self.policy.faults[self.fault]
+
+    def read(self, reading: Reading) -> None:
+        """Takes over what a fresh reading says about the machine and the marker."""
+        self.machine = reading.machine
+        self.marker = reading.marker
+
+    def owns(self, marker: Marker | None) -> bool:
+        """True if the marker is this episode's."""
+        return marker is not None and marker.episode == self.id and not marker.handed_over
+
+    def blame(self, match: RuleMatch) -> None:
+        """The episode is about this match now."""
+        self.match, self.fault, self.rule = match, match.fault, match.rule
+
+    def record(self, now: datetime, detail: str, *, held: bool = False) -> PhaseRecord:
+        """The record of the present phase; the runtime fills in ids and sequence."""
+        self.detail = detail
+        return PhaseRecord(
+            owner=self.owner,
+            machine_id=self.machine.machine_id if self.machine else "",
+            pool=self.pool,
+            workflow_id="",
+            run_id="",
+            sequence=0,
+            phase=self.phase.value,
+            fault=self.fault.value,
+            detail=detail,
+            at=now,
+            held=held,
+        )
+
+    def enter(self, phase: Phase, now: datetime) -> None:
+        """A phase has been reached."""
+        self.phase = phase
+        self.phases.append((phase.value, now))
+
+    def plan(self) -> tuple[str, ...]:
+        """What will happen from here if nothing goes wrong, in the order of the runbook."""
+        if self.retiring:
+            return ("drain", "hand over to people: " + self.retiring)
+        if self.recover or not self.treatment.ladder:
+            return ("wait for the node to recover", "gate", "give back, or hold")
+        rungs = [rung for rung in self.treatment.ladder if rung not in self.tried]
+        drain = [] if self.drained else [f"drain ({self.treatment.drain})"]
+        return (*drain, *rungs, "gate", "give back, or hold")
+
+    def closing(self, outcome: Outcome) -> Closing:
+        """The result of the workflow."""
+        return Closing(
+            outcome=outcome.value,
+            fault=self.fault.value,
+            detail=self.detail,
+            phases=tuple(self.phases),
+            actions=tuple(self.actions),
+        )
+
+
+def attempt(rung: Rung, at: datetime, result: str, before: str, after: str = "") -> Attempt:
+    """One rung's line in the machine record."""
+    return Attempt(rung.value, at, result, before, after)

@@ -1,0 +1,479 @@
+"""THE RUNBOOK: what a good on-call engineer does with a sick node, top to bottom.
+
+Owns the order of things: suspect, quarantine, slot, drain, repair, gate, give back, watch; and
+what happens instead when a person or another healer steps in. Knows no Temporal and no asyncio:
+everything outside is reached through the Runtime. The steps named here are contracts; each is
+carried out by the file in `activities/` that DESIGN.md's table names.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from workflows.contracts.kube import (
+    DRAIN,
+    GIVE_BACK,
+    HAND_OVER,
+    QUARANTINE,
+    Drained,
+    DrainRequest,
+    GiveBackRequest,
+    HandOverRequest,
+    QuarantineRequest,
+    Reading,
+)
+from workflows.contracts.machines import Overrule
+from workflows.contracts.messages import Closing, Command, Opening
+from workflows.episode import HARD, Episode
+from workflows.inbox import Expectation, Inbox, Interruption
+from workflows.model.detection.fault import Fault
+from workflows.model.detection.rules import RuleMatch, match_rules
+from workflows.model.policy import DrainWay, Rung
+from workflows.model.remediation.budget import Budget
+from workflows.model.remediation.gate import Judgement, Verdict
+from workflows.model.remediation.ladder import next_rung
+from workflows.model.remediation.marks import Marker, Quarantine
+from workflows.model.remediation.phase import Outcome, Phase
+from workflows.places import free_slot, release, take_place, take_slot
+from workflows.proving import gate, look, prove_and_judge, reboot
+from workflows.runtime import Interrupted, NodeGone, NotOwner, Overruled, Runtime, StepFailed
+from workflows.telling import publish, publish_record
+
+MAX_LAPS = 500
+"""Turns of the runbook in one run (interruptions, relapses); past it a person must look."""
+REOPENED = (Outcome.DISMISSED, Outcome.RETURNED)
+"""Outcomes after which a report that came at the last moment is a new lap of the same run."""
+DRAIN_WAYS = {
+    DrainWay.NONE: (),
+    DrainWay.NOW: (DrainWay.NOW,),
+    DrainWay.FINISH_WORK: (DrainWay.FINISH_WORK, DrainWay.NOW),
+}
+"""The drains that a way consists of, in order; they share its deadline."""
+
+
+async def remediate(run: Runtime, opening: Opening) -> Closing:
+    """One episode, from its first report to its outcome."""
+    episode = Episode(opening, opening.episode, pool=opening.pool, recover=opening.recover)
+    for _ in range(MAX_LAPS):
+        try:
+            outcome = await live(run, episode)
+        except Interrupted as interruption:
+            heed(run, episode, interruption)
+            continue
+        except Overruled as fact:
+            overrule(run, episode, str(fact))
+            continue
+        except StepFailed as fact:
+            episode.stuck = str(fact)
+            continue
+        except NodeGone as fact:
+            outcome, episode.detail = Outcome.VANISHED, str(fact)
+        except NotOwner as fact:
+            outcome, episode.detail = Outcome.YIELDED, str(fact)
+        if outcome is None:
+            continue
+        closing = await close(run, episode, outcome)
+        if outcome not in REOPENED or not run.inbox.has_unheard():
+            return closing  # no await since the look into the inbox: nothing can be lost
+        reopen(run, episode)
+    episode.detail = f"went round {MAX_LAPS} times; look at the story, then retire or resume"
+    return await close(run, episode, Outcome.YIELDED)
+
+
+async def live(run: Runtime, episode: Episode) -> Outcome | None:
+    """One pass down the runbook; None = the world has changed, start from the top."""
+    if episode.stuck:
+        return await wait_for_a_person(run, episode)
+    reading = await look(run, episode)
+    if episode.overruled:
+        return await stand_aside(run, episode)
+    if episode.retiring:
+        return await retire(run, episode, reading)
+    if not episode.owns(reading.marker):
+        outcome = await suspect(run, episode, reading)
+        if outcome is None:
+            outcome = await quarantine(run, episode)
+        if outcome is not None:
+            return outcome
+    await enter_quarantined(run, episode)
+    return await heal(run, episode)
+
+
+# ---------------------------------------------------------------- suspect
+
+
+async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
+    """Is it still there, and does it last? Timed from our own first sight of it."""
+    if episode.recover:
+        return None
+    if reading.machine.closed_outcome:
+        return end(episode, Outcome.YIELDED, f"closed before as {reading.machine.closed_outcome}")
+    if not episode.pool:
+        return end(episode, Outcome.DISMISSED, "the node is in no pool of the policy")
+    matches = match_rules(reading.node, episode.policy, run.now())
+    if not matches:
+        return end(episode, Outcome.DISMISSED, "no rule matches any more")
+    blame(run, episode, matches[0])
+    if matches[0].immediate:
+        return None
+    debounce = timedelta(seconds=matches[0].debounce_s)
+    await publish(run, episode, f"{matches[0].text}: must last {debounce}", "debounce")
+    await run.wait(lambda inbox: has_cleared(inbox, matches[0]), debounce)
+    reading = await look(run, episode)
+    if episode.owns(reading.marker):
+        return None
+    lasting = match_rules(reading.node, episode.policy, run.now())
+    if not lasting:
+        return end(episode, Outcome.DISMISSED, "it recovered by itself before any quarantine")
+    blame(run, episode, lasting[0])
+    return None
+
+
+def blame(run: Runtime, episode: Episode, match: RuleMatch) -> None:
+    """The episode is about this match; only a worse one interrupts it from now on."""
+    episode.blame(match)
+    run.inbox.fault = match.fault
+
+
+def end(episode: Episode, outcome: Outcome, why: str) -> Outcome:
+    """An outcome with its reason for people."""
+    episode.detail = why
+    return outcome
+
+
+def has_cleared(inbox: Inbox, match: RuleMatch) -> bool:
+    """True if the condition was seen with another status than the one that matched."""
+    facts = inbox.facts
+    status = facts.conditions.get(match.condition, "") if facts else ""
+    return status not in ("", match.status) and match.status != "Stale"
+
+
+# ---------------------------------------------------------------- quarantine, slot
+
+
+async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
+    """The entry patch, after a place in the confirmed budget; yields to another healer."""
+    is_asked_for = bool(episode.retiring) or episode.recover
+    kind = Quarantine.OPERATOR if is_asked_for else Quarantine.CONFIRMED
+    replaced = episode.marker.episode if episode.marker and is_asked_for else ""
+    done = None
+    while done is None or done.refused:
+        epoch = "" if is_asked_for else await take_place(run, episode, Budget.QUARANTINE)
+        request = QuarantineRequest(
+            owner=episode.owner,
+            marker=new_marker(run, episode, kind),
+            adopt=tuple(run.inbox.episodes),
+            replace=replaced,
+            epoch=epoch,
+        )
+        done = await run.step(QUARANTINE, request)
+        if done.yielded_to:
+            return end(episode, Outcome.YIELDED, f"left to another healer: {done.yielded_to}")
+        if done.refused:
+            run.inbox.tell(run.now(), f"quarantine refused: {done.refused}")
+            run.inbox.grants.pop(Budget.QUARANTINE, None)
+    if done.marker is not None:
+        episode.marker, episode.id = done.marker, done.marker.episode
+    run.inbox.expectation = Expectation(episode.id, done.resource_version)
+    return None
+
+
+def new_marker(run: Runtime, episode: Episode, kind: Quarantine) -> Marker:
+    """What we write; the activity fills in what stands on the node before us."""
+    return Marker(
+        episode=episode.id,
+        node_uid=episode.opening.node.uid,
+        since=run.now(),
+        rule=episode.rule or "operator",
+        fault=episode.fault.value,
+        quarantine=kind,
+    )
+
+
+async def enter_quarantined(run: Runtime, episode: Episode) -> None:
+    """The node takes no new work; said once."""
+    if episode.phase in (Phase.SUSPECT, Phase.PROBATION):
+        episode.enter(Phase.QUARANTINED, run.now())
+        text = episode.match.text if episode.match else episode.detail or "marked before"
+        await publish(run, episode, f"{episode.fault}: {text}", "take a slot")
+
+
+# ---------------------------------------------------------------- drain, repair
+
+
+async def heal(run: Runtime, episode: Episode) -> Outcome | None:
+    """The ladder: a rung, its proof, the gate; then the next rung, give back, or hold."""
+    verdict = await before_repair(run, episode)
+    while True:
+        rung = next_rung(episode.treatment.ladder, episode.tried)
+        if verdict is not None and verdict.verdict is Verdict.PASSED:
+            return await give_back(run, episode)
+        if rung is not None and may_repair(verdict):
+            verdict = await repair(run, episode, rung)
+            continue
+        command = await hold(run, episode, why_held(verdict), rung)
+        if command is Command.RESUME:
+            verdict = await gate(run, episode)
+        elif rung is not None:
+            verdict = await repair(run, episode, rung)
+
+
+async def before_repair(run: Runtime, episode: Episode) -> Judgement | None:
+    """None = repair. A class that waits, or a node found well, is judged at the gate first."""
+    if episode.pending is not None:
+        return await prove_and_judge(run, episode)
+    if episode.recover:
+        return mark_unknown(await gate(run, episode))
+    if not episode.treatment.ladder:
+        patience = timedelta(seconds=episode.treatment.recovery_wait_s)
+        return await gate(run, episode, patience)
+    if episode.tried or episode.fault in HARD:
+        return None
+    reading = await look(run, episode)
+    if match_rules(reading.node, episode.policy, run.now()):
+        return None
+    judged = await gate(run, episode)
+    return judged if judged.verdict is not Verdict.FAILED else None
+
+
+def mark_unknown(judged: Judgement) -> Judgement:
+    """For an episode that may only diagnose: a failed gate repairs nothing, it is held."""
+    if judged.verdict is Verdict.FAILED:
+        return Judgement(Verdict.UNKNOWN, judged.reasons)
+    return judged
+
+
+def may_repair(verdict: Judgement | None) -> bool:
+    """A rung follows at once at the start, or after a gate that said no (never on unknown)."""
+    return verdict is None or verdict.verdict is Verdict.FAILED
+
+
+async def repair(run: Runtime, episode: Episode, rung: Rung) -> Judgement:
+    """Slot, drain, one rung, its proof, the gate."""
+    await take_slot(run, episode)
+    if not episode.drained:
+        blocked = await drain(run, episode)
+        if blocked is not None:
+            return blocked
+    if rung is Rung.REBOOT:
+        refused = await reboot(run, episode)
+        if refused is not None:
+            return refused
+    return await prove_and_judge(run, episode)
+
+
+async def drain(run: Runtime, episode: Episode) -> Judgement | None:
+    """By the class's way; None = drained, else what stands in the way."""
+    treatment = episode.treatment
+    done = Drained(done=True, evicted=0, remaining=0)
+    ways = DRAIN_WAYS[treatment.drain]
+    for way in ways:
+        deadline = treatment.drain_deadline_s / len(ways)
+        done = await run.step(DRAIN, DrainRequest(episode.owner, way, deadline))
+        if done.done:
+            break
+    if not done.done:
+        return Judgement(Verdict.UNKNOWN, blockers(done))
+    episode.drained = True
+    episode.actions.append(f"drain: {done.evicted} pods evicted")
+    episode.enter(Phase.DRAINED, run.now())
+    await publish(run, episode, f"{done.evicted} pods evicted", "repair")
+    return None
+
+
+def blockers(done: Drained) -> tuple[str, ...]:
+    """Who stands in the way of a drain, one line each."""
+    lines = tuple(f"{b.pod} ({b.owner}): {b.reason}" for b in done.blocked[:8])
+    return lines or (f"{done.remaining} pods are left on the node",)
+
+
+# ---------------------------------------------------------------- gate, give back, probation
+
+
+async def give_back(run: Runtime, episode: Episode) -> Outcome | None:
+    """Everything of ours comes off; then the run stays and watches. None = it relapsed."""
+    episode.enter(Phase.VALIDATED, run.now())
+    await publish(run, episode, "the gate passed", "give back")
+    run.inbox.expectation = None
+    await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
+    episode.marker = None
+    episode.actions.append("give back")
+    await release(run, episode, Budget.DISRUPTION)
+    await release(run, episode, Budget.QUARANTINE)
+    episode.enter(Phase.PROBATION, run.now())
+    watching = timedelta(seconds=episode.policy.timing.probation_s)
+    await publish(run, episode, f"back in service, watched for {watching}", "probation")
+    relapsed = await run.wait(lambda inbox: bool(inbox.fresh), watching)
+    if not relapsed:
+        episode.detail = "passed its gate and stayed well"
+        return Outcome.RETURNED
+    reopen(run, episode)
+    return None
+
+
+def reopen(run: Runtime, episode: Episode) -> None:
+    """A new report on a node that was given back: from the top, as an episode of its own id.
+
+    What was tried stays tried: a relapse goes one rung up.
+    """
+    inbox = run.inbox
+    inbox.tell(run.now(), "reported again")
+    episode.laps += 1
+    reported = inbox.report.episode if inbox.report else ""
+    if not reported or reported == episode.id:
+        reported = f"{episode.opening.episode}-{episode.laps}"
+    if reported not in inbox.episodes:
+        inbox.episodes.append(reported)
+    episode.id, episode.match, episode.marker = reported, None, None
+    episode.drained, episode.recover, episode.overruled = False, False, None
+    inbox.heeding, inbox.expectation = True, None
+    inbox.fault = Fault.OPERATOR
+    if episode.phase is Phase.CLOSED:
+        episode.phase = Phase.SUSPECT
+
+
+# ---------------------------------------------------------------- people
+
+
+async def hold(run: Runtime, episode: Episode, why: str, rung: Rung | None) -> Command:
+    """Keeps the quarantine, frees the slot, says what it waits for, reminds; a person answers."""
+    if episode.owns(episode.marker):
+        await free_slot(run, episode)
+    episode.questions += 1
+    run.inbox.question = f"{episode.id}-q{episode.questions}"
+    approve = f"approve = {rung.value}" if rung else "approve = nothing is left to approve"
+    asks = (
+        f"Question {run.inbox.question}. resume = the gate again; {approve}; "
+        "deny = stay held; retire = drain and hand over"
+    )
+    try:
+        while True:
+            held = episode.record(run.now(), why, held=True)
+            await publish_record(run, episode, held, "held", asks)
+            reminder = timedelta(seconds=episode.policy.timing.reminder_s)
+            while await run.wait(lambda inbox: bool(inbox.answers), reminder):
+                command = run.inbox.take_answer()
+                if command is Command.RESUME or (command is Command.APPROVE and rung):
+                    await publish(run, episode, f"{command} by a person", "go on")
+                    return command
+                run.inbox.tell(run.now(), f"{command}: stays held")
+    finally:
+        run.inbox.question = ""
+
+
+def why_held(verdict: Judgement | None) -> str:
+    """One line for people: what stands between this node and its return."""
+    if verdict is None:
+        return "nothing more is allowed"
+    return f"{verdict.verdict}: " + "; ".join(verdict.reasons[:4])
+
+
+async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
+    """A person wants the node out: drain it, keep the cordon, say who has it now."""
+    run.inbox.may_worsen = False
+    if not episode.owns(reading.marker):
+        outcome = await quarantine(run, episode)
+        if outcome is not None:
+            return outcome
+    while True:
+        await take_slot(run, episode)
+        deadline = episode.policy.faults[Fault.OPERATOR].drain_deadline_s
+        done = await run.step(DRAIN, DrainRequest(episode.owner, DrainWay.NOW, deadline))
+        if done.done:
+            break
+        if await hold(run, episode, "; ".join(blockers(done)), None) is Command.APPROVE:
+            break
+    episode.actions.append(f"drain: {done.evicted} pods evicted")
+    episode.enter(Phase.DRAINED, run.now())
+    await publish(run, episode, f"{done.evicted} pods evicted", "hand over")
+    run.inbox.expectation = None
+    await run.step(HAND_OVER, HandOverRequest(episode.owner, "operator", episode.retiring))
+    episode.actions.append("hand over")
+    episode.detail = f"handed over: {episode.retiring}"
+    return Outcome.RETIRED
+
+
+def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
+    """What an interruption changes; the next pass then starts by reading the world."""
+    inbox = run.inbox
+    if interruption.reason is Interruption.RETIRE and inbox.retire:
+        episode.retiring = f"{inbox.retire.by}: {inbox.retire.reason or 'no reason given'}"
+        episode.overruled, inbox.retire = None, None
+    elif interruption.reason is Interruption.OVERRULED:
+        overrule(run, episode, "somebody removed the marker or the cordon")
+    elif interruption.reason is Interruption.GONE:
+        inbox.facts = None  # the next read says whether it is true
+    elif interruption.reason is Interruption.WORSE:
+        episode.overruled = None  # the finding is in inbox.fresh: the next look takes it
+
+
+def overrule(run: Runtime, episode: Episode, why: str) -> None:
+    """A person undid the quarantine: it stays undone, and the episode waits for them."""
+    run.inbox.expectation = None
+    match, facts = episode.match, run.inbox.facts
+    boot = match.boot_id if match else (facts.boot_id if facts else "")
+    episode.detail = why
+    episode.overruled = Overrule(
+        episode.fault.value, match.devices if match else (), boot, run.now()
+    )
+
+
+async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
+    """Overruled: nothing is done until a person resumes or retires.
+
+    Or the node boots anew, or something is reported that the person did not see.
+    """
+    if episode.machine is not None and episode.machine.closed_outcome:
+        return end(episode, Outcome.YIELDED, f"closed before as {episode.machine.closed_outcome}")
+    for budget in (Budget.DISRUPTION, Budget.QUARANTINE):
+        await release(run, episode, budget)
+    boot = episode.overruled.boot_id if episode.overruled else ""
+    episode.questions += 1
+    inbox = run.inbox
+    inbox.question = f"{episode.id}-q{episode.questions}"
+    record = episode.record(run.now(), f"overruled: {episode.detail}", held=True)
+    asks = (
+        f"Question {inbox.question}. resume = look again and go on; retire = drain and hand "
+        "over; no answer = it stays as you left it until the next boot"
+    )
+    overruled = replace(record, overruled=episode.overruled)
+    await publish_record(run, episode, overruled, "held", asks)
+    await run.wait(lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None)
+    inbox.question = ""
+    command = inbox.take_answer()
+    if command in (Command.DENY, Command.APPROVE):
+        return None
+    if command is None and not inbox.fresh:
+        return end(episode, Outcome.YIELDED, "a person took over; the node has booted since")
+    again = replace(episode.record(run.now(), "looked at again"), resumed=command is not None)
+    reopen(run, episode)
+    episode.phase = Phase.SUSPECT
+    await publish_record(run, episode, again, "look again")
+    return None
+
+
+def has_another_boot(inbox: Inbox, boot: str) -> bool:
+    """True if the node has booted since `boot`."""
+    return inbox.facts is not None and bool(boot) and inbox.facts.boot_id not in ("", boot)
+
+
+async def wait_for_a_person(run: Runtime, episode: Episode) -> Outcome | None:
+    """A step cannot be carried out as asked: fail-stop, the node stays as it is."""
+    why, episode.stuck = episode.stuck, ""
+    run.inbox.tell(run.now(), f"stuck: {why}")
+    await hold(run, episode, why, None)
+    return None
+
+
+# ---------------------------------------------------------------- closing
+
+
+async def close(run: Runtime, episode: Episode, outcome: Outcome) -> Closing:
+    """Frees what is left, writes the outcome, and ends. Interruptions no longer count."""
+    run.inbox.heeding = False
+    run.inbox.expectation = None
+    for budget in (Budget.DISRUPTION, Budget.QUARANTINE):
+        await release(run, episode, budget)
+    episode.enter(Phase.CLOSED, run.now())
+    record = replace(episode.record(run.now(), episode.detail), outcome=outcome.value)
+    await publish_record(run, episode, record, outcome.value)
+    return episode.closing(outcome)

@@ -1,0 +1,72 @@
+"""Places in the budgets: asked of the guard, noted on the node, and given up again.
+
+Owns the order that keeps budgets safe: granted, then noted in the marker, then used; taken off the
+marker, then released. Called by the runbook; talks to the guard through contracts.
+"""
+
+from datetime import timedelta
+
+from workflows.contracts.guard import ASK_GUARD, RELEASE_PLACE
+from workflows.contracts.kube import DROP_SLOT, NOTE_SLOT, SlotRequest
+from workflows.contracts.messages import Ask, Release
+from workflows.episode import Episode
+from workflows.model.policy import nodes_of_share
+from workflows.model.remediation.budget import Budget
+from workflows.runtime import Runtime
+
+ASK_AGAIN = (60.0, 120.0, 300.0, 600.0)
+"""Seconds until an unanswered ask is repeated; the last one for ever."""
+
+
+async def take_place(run: Runtime, episode: Episode, budget: Budget) -> str:
+    """Asks the guard until it grants; the epoch of the grant."""
+    pool = episode.policy.pool_named(episode.pool)
+    share: int | str = 1
+    if pool is not None:
+        budgets = pool.budgets
+        share = budgets.disruption if budget is Budget.DISRUPTION else budgets.confirmed_quarantine
+    asks = 0
+    while budget not in run.inbox.grants:
+        ask = Ask(
+            budget=budget,
+            pool=episode.pool,
+            cap=nodes_of_share(share, episode.pool_size),
+            node=episode.opening.node,
+            episode=episode.id,
+            workflow_id="",
+            run_id="",
+        )
+        episode.asked.add(budget)
+        await run.step(ASK_GUARD, ask)
+        patience = timedelta(seconds=ASK_AGAIN[min(asks, len(ASK_AGAIN) - 1)])
+        await run.wait(lambda inbox: budget in inbox.grants, patience)
+        asks += 1
+    return run.inbox.grants[budget].epoch
+
+
+async def take_slot(run: Runtime, episode: Episode) -> None:
+    """A slot, granted and noted in the marker, before anything is disrupted."""
+    while episode.marker is None or episode.marker.slot is None:
+        epoch = await take_place(run, episode, Budget.DISRUPTION)
+        noted = await run.step(NOTE_SLOT, SlotRequest(episode.owner, epoch))
+        if noted.refused:
+            run.inbox.tell(run.now(), f"slot refused: {noted.refused}")
+            run.inbox.grants.pop(Budget.DISRUPTION, None)
+        episode.marker = noted.marker
+
+
+async def free_slot(run: Runtime, episode: Episode) -> None:
+    """First the note comes off the node, then the guard may give the place to another."""
+    if episode.marker and episode.marker.slot:
+        dropped = await run.step(DROP_SLOT, SlotRequest(episode.owner, ""))
+        episode.marker = dropped.marker
+    await release(run, episode, Budget.DISRUPTION)
+
+
+async def release(run: Runtime, episode: Episode, budget: Budget) -> None:
+    """Tells the guard that a place this episode asked for is free."""
+    if budget in episode.asked:
+        freed = Release(budget, episode.pool, episode.opening.node.uid, episode.id)
+        await run.step(RELEASE_PLACE, freed)
+        episode.asked.discard(budget)
+        run.inbox.grants.pop(budget, None)

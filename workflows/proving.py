@@ -1,0 +1,199 @@
+"""Proving: a reboot asked for once and proven, and the gate that a node must pass.
+
+Owns the two waits that decide whether a repair worked; unknown is never taken for an answer.
+Called by the runbook.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from workflows.contracts.kube import (
+    AWAIT_REBOOT,
+    OPEN_EPISODE,
+    PROVE_REBOOT,
+    READ_NODE,
+    Reading,
+    RebootWatch,
+)
+from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest, Result, TaskKind
+from workflows.episode import Episode, attempt
+from workflows.inbox import Expectation, Inbox
+from workflows.model.detection.fault import Fault, is_worse
+from workflows.model.policy import Rung
+from workflows.model.remediation.gate import (
+    Inventory,
+    Judgement,
+    Verdict,
+    judge_allocatable,
+    judge_conditions,
+    judge_inventory,
+    worst,
+)
+from workflows.model.remediation.phase import Phase
+from workflows.model.remediation.reboot import BootRecord, Proof, RebootProof
+from workflows.runtime import Net, Runtime, Until
+from workflows.telling import publish_record
+
+GATE_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""Seconds between two looks of a gate that cannot tell, when no signal comes before."""
+PROOF_AGAIN_S = 5.0
+"""Seconds between two looks at a boot id that a signal announced and a read did not yet show."""
+
+
+async def look(run: Runtime, episode: Episode) -> Reading:
+    """Reads the world; the first time also the policy, which then stays as it is."""
+    if not episode.phases:
+        opened = await run.step(OPEN_EPISODE, episode.owner)
+        episode.policy, episode.pool = opened.policy, opened.pool
+        episode.pool_size = opened.pool_size
+        reading = opened.reading
+    else:
+        reading = await run.step(READ_NODE, episode.owner)
+    episode.read(reading)
+    adopt(run, episode, reading)
+    for match in run.inbox.take_fresh():
+        if episode.match is None or is_worse(match.fault, episode.fault):
+            episode.blame(match)
+    run.inbox.fault = episode.fault
+    if not episode.phases:
+        episode.enter(Phase.SUSPECT, run.now())
+    return reading
+
+
+def adopt(run: Runtime, episode: Episode, reading: Reading) -> None:
+    """A marker that watch wrote for this run makes its id ours; one of a dead run, its fault."""
+    marker = reading.marker
+    if marker is None or marker.handed_over or marker.node_uid != episode.opening.node.uid:
+        return
+    if marker.episode in run.inbox.episodes:
+        episode.id = marker.episode
+        run.inbox.expectation = Expectation(episode.id, reading.node.resource_version)
+    else:
+        episode.recover = True
+    if episode.match is None and marker.fault in set(Fault):
+        episode.fault, episode.rule = Fault(marker.fault), marker.rule
+
+
+async def reboot(run: Runtime, episode: Episode) -> Judgement | None:
+    """Asks for one reboot of the boot that stands now; None = asked, to be proven."""
+    reading = await look(run, episode)
+    node = reading.node
+    if not node.boot_id:
+        return Judgement(Verdict.UNKNOWN, ("the Node has no bootID: a reboot cannot be proven",))
+    deadline = run.now() + timedelta(seconds=episode.policy.timing.node_task_deadline_s)
+    before = BootRecord(node.uid, node.provider_id, node.machine_uuid, node.boot_id, run.now())
+    request = NodeTaskRequest(
+        owner=episode.owner,
+        kind=TaskKind.REBOOT,
+        step=f"reboot-{len(episode.tried)}",
+        deadline_s=episode.policy.timing.node_task_deadline_s,
+        expected_boot_id=node.boot_id,
+        not_after=deadline,
+    )
+    episode.tried.append(Rung.REBOOT)
+    episode.pending = before
+    episode.actions.append("reboot")
+    answer = await run.step(REBOOT, request)
+    if answer.result is not Result.REFUSED:
+        return None
+    episode.pending = None
+    run.inbox.tell(run.now(), f"the reboot was refused on the node: {answer.detail}")
+    if answer.boot_id and answer.boot_id != node.boot_id:
+        return await gate(run, episode)
+    return Judgement(Verdict.FAILED, (f"reboot refused: {answer.detail}",))
+
+
+async def prove_and_judge(run: Runtime, episode: Episode) -> Judgement:
+    """Waits for the proof of the pending reboot, then judges the node at the gate."""
+    before = episode.pending
+    if before is None:
+        return await gate(run, episode)
+    proof = await prove_reboot(run, episode, before)
+    episode.pending = None
+    if proof.proof is not Proof.DONE:
+        return Judgement(Verdict.FAILED, (f"the reboot is {proof.proof.value}: {proof.detail}",))
+    episode.enter(Phase.REBOOTED, run.now())
+    record = episode.record(run.now(), proof.detail)
+    done = attempt(Rung.REBOOT, before.at, proof.proof, before.boot_id, proof.boot_id)
+    await publish_record(run, episode, replace(record, attempt=done), "gate")
+    return await gate(run, episode)
+
+
+async def prove_reboot(run: Runtime, episode: Episode, before: BootRecord) -> RebootProof:
+    """Until it is proven or its deadline has passed; the signals of watch end the wait at once."""
+    watch = RebootWatch(episode.owner, before)
+    deadline = before.at + timedelta(seconds=episode.policy.timing.boot_deadline_s)
+    while True:
+        left = deadline - run.now()
+        await run.wait(
+            lambda inbox: has_booted(inbox, before),
+            max(left, timedelta()),
+            Net(AWAIT_REBOOT, watch),
+        )
+        proof = await run.step(PROVE_REBOOT, watch)
+        if proof.proof is Proof.DONE or run.now() >= deadline:
+            return proof
+        news = run.inbox.news
+        await run.wait(has_news_since(news), min(left, timedelta(seconds=PROOF_AGAIN_S)))
+
+
+def has_news_since(news: int) -> Until:
+    """Something was signalled after the inbox had counted `news`."""
+    return lambda inbox: inbox.news != news
+
+
+def has_booted(inbox: Inbox, before: BootRecord) -> bool:
+    """True if watch has seen the node Ready in another boot."""
+    facts = inbox.facts
+    return facts is not None and facts.ready and facts.boot_id not in ("", before.boot_id)
+
+
+async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None) -> Judgement:
+    """Passed, failed or unknown; unknown is asked again until the deadline.
+
+    With `patience` a failed answer too is asked again until then (a node that may recover).
+    """
+    begun = run.now()
+    limit = patience or timedelta(seconds=episode.policy.gate.timeout_s)
+    run.inbox.take_fresh()
+    looks = 0
+    while True:
+        news = run.inbox.news
+        judged = await judge(run, episode, (run.now() - begun).total_seconds())
+        settled = Verdict.PASSED if patience else None
+        is_final = judged.verdict is settled or (
+            patience is None and judged.verdict is not Verdict.UNKNOWN
+        )
+        left = begun + limit - run.now()
+        if is_final or left <= timedelta():
+            run.inbox.tell(run.now(), f"gate {judged.verdict}: {'; '.join(judged.reasons[:4])}")
+            return judged
+        pace = timedelta(seconds=GATE_AGAIN[min(looks, len(GATE_AGAIN) - 1)])
+        await run.wait(has_news_since(news), min(left, pace))
+        looks += 1
+
+
+async def judge(run: Runtime, episode: Episode, waited_s: float) -> Judgement:
+    """One look: conditions first, and only if they are good the count on the node itself."""
+    reading = await look(run, episode)
+    node, policy = reading.node, episode.policy
+    conditions = judge_conditions(node, policy, run.now())
+    if conditions.verdict is not Verdict.PASSED:
+        return conditions
+    baseline = reading.machine.baseline
+    if baseline is None:
+        return judge_inventory(None, None, node.boot_id)
+    count = NodeTaskRequest(
+        owner=episode.owner,
+        kind=TaskKind.INVENTORY,
+        step=f"gate-{len(episode.tried)}-{run.now():%H%M%S%f}",
+        deadline_s=policy.timing.node_task_deadline_s,
+    )
+    answer = await run.step(INVENTORY, count)
+    found = None
+    if answer.result is Result.DONE:
+        found = Inventory(answer.gpus, answer.model, answer.boot_id)
+    return worst(
+        judge_inventory(found, baseline, node.boot_id),
+        judge_allocatable(node, baseline, waited_s, policy.gate.settle_s),
+    )

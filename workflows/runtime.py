@@ -1,0 +1,311 @@
+"""The Runtime: the four methods through which the runbook touches the world.
+
+Owns the protocol, the exceptions it raises, and its Temporal implementation: options of each step
+from the one table, pauses, interruptions (retire, a worse finding, an overruling, a deleted Node)
+and waits on permits. The runbook uses no asyncio and knows no Temporal. `memory_runtime.py` is
+the other implementation.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy, SearchAttributeUpdate
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from workflows.contracts import Contract, Effect, errors
+from workflows.contracts.kube import AWAIT_PERMIT, PermitRequest
+from workflows.contracts.machines import RECORD_PHASE, PhaseRecord
+from workflows.contracts.options import Options, options_of
+from workflows.inbox import Inbox, Interruption
+from workflows.model.policy import StepOptions
+from workflows.model.remediation.phase import Phase
+from workflows.search_attributes import phase_updates
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+Until = Callable[[Inbox], bool]
+
+
+class Interrupted(Exception):
+    """A step or wait was stopped; `result` is what the step answered all the same, if it did."""
+
+    def __init__(self, reason: Interruption, step: str, result: object | None = None) -> None:
+        super().__init__(f"{reason} during {step}")
+        self.reason = reason
+        self.step = step
+        self.result = result
+
+
+class NodeGone(Exception):
+    """The Node does not exist any more, or another one has its name."""
+
+
+class NotOwner(Exception):
+    """Another episode, or a person, owns the node."""
+
+
+class Overruled(Exception):
+    """Somebody took our marker or cordon off."""
+
+
+class StepFailed(Exception):
+    """A step cannot succeed as asked; the node keeps its quarantine and people must look."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a phase change says to people: one line of detail, what comes next, what is asked."""
+
+    record: PhaseRecord
+    doing: str
+    plan: tuple[str, ...] = field(default=())
+    asks: str = ""
+
+
+@dataclass(frozen=True)
+class Net:
+    """A contract whose retries are waiting (`waits` in the options table), with its request."""
+
+    contract: Contract[Any, Any]
+    request: Any
+
+
+class Runtime(Protocol):
+    """What the runbook needs. Everything it learns from outside comes through here."""
+
+    @property
+    def inbox(self) -> Inbox:
+        """The run's messages."""
+
+    async def step(self, contract: Contract[Request, Result], request: Request) -> Result:
+        """Carries out one contract.
+
+        Raises:
+            Interrupted: stopped; the world is to be read again.
+            NodeGone, NotOwner, Overruled, StepFailed: see there.
+        """
+
+    async def wait(self, until: Until, within: timedelta | None, net: "Net | None" = None) -> bool:
+        """True once `until` holds or `net` answered, False once `within` has passed (None = no limit).
+
+        `net` is a slowly retried contract beneath the signals, for the case that one is lost.
+
+        Raises:
+            Interrupted: stopped.
+        """
+
+    def now(self) -> datetime:
+        """The run's clock."""
+
+    async def publish(self, phase: Phase, story: Story) -> None:
+        """Makes a phase change visible everywhere: search attributes, details, record, Event."""
+
+
+_EXCEPTIONS: Mapping[str, type[Exception]] = {
+    errors.NODE_GONE: NodeGone,
+    errors.NOT_OWNER: NotOwner,
+    errors.OVERRULED: Overruled,
+    errors.BAD_REQUEST: StepFailed,
+}
+
+
+def exception_of(failure: ApplicationError) -> Exception | None:
+    """The runtime's exception for a failure type that is final; None for the others."""
+    kind = _EXCEPTIONS.get(failure.type or "")
+    return kind(failure.message) if kind else None
+
+
+class TemporalRuntime:
+    """The Runtime inside a workflow."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self.overrides: Mapping[str, StepOptions] = {}
+        self.details = ""
+        self.plan: tuple[str, ...] = ()
+        self._sequence = 0
+        self._upserted: dict[str, object] = {}
+
+    @property
+    def inbox(self) -> Inbox:
+        """The run's messages."""
+        return self._inbox
+
+    def now(self) -> datetime:
+        """Workflow time: the same at a replay."""
+        return workflow.now()
+
+    async def wait(self, until: Until, within: timedelta | None, net: Net | None = None) -> bool:
+        """See `Runtime.wait`."""
+        inbox = self._inbox
+        self._raise_interruption("wait")
+        if until(inbox):
+            return True
+        handle = self._start(net.contract, net.request) if net else None
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: (
+                    until(inbox)
+                    or inbox.interruption() is not None
+                    or (handle is not None and handle.done())
+                ),
+                timeout=within,
+            )
+        reason = inbox.interruption()
+        answered = await self._settle(handle) if handle is not None else False
+        if reason is not None:
+            raise self._interrupted(reason, net.contract.name if net else "wait")
+        return answered or until(inbox)
+
+    async def step(self, contract: Contract[Request, Result], request: Request) -> Result:
+        """See `Runtime.step`."""
+        while True:
+            await self._until_resumed(contract)
+            self._raise_interruption(contract.name)
+            try:
+                return await self._carry_out(contract, request)
+            except _NotPermitted as refusal:
+                await self._until_permitted(contract, request, str(refusal))
+
+    async def publish(self, phase: Phase, story: Story) -> None:
+        """See `Runtime.publish`."""
+        self._sequence += 1
+        info = workflow.info()
+        record = replace(
+            story.record,
+            workflow_id=info.workflow_id,
+            run_id=info.run_id,
+            sequence=self._sequence,
+            phase=phase.value,
+        )
+        self.plan = story.plan
+        line = f"{phase}: {record.detail}" + (" (held)" if record.held else "")
+        self._inbox.tell(self.now(), line)
+        self._set_details(record, story)
+        self._upsert(phase_updates(record, story.doing))
+        await self._carry_out(RECORD_PHASE, record)
+
+    def _upsert(self, updates: list[tuple[SearchAttributeUpdate[Any], object]]) -> None:
+        changed = [u for u, value in updates if self._upserted.get(u.key.name) != value]
+        self._upserted |= {u.key.name: value for u, value in updates}
+        if changed:
+            workflow.upsert_search_attributes(changed)
+
+    def _set_details(self, record: PhaseRecord, story: Story) -> None:
+        lines = [
+            f"**{record.phase}**{' — held' if record.held else ''}, fault `{record.fault}`",
+            "",
+            record.detail,
+            "",
+            f"Now: {story.doing}",
+        ]
+        if story.asks:
+            lines += ["", story.asks]
+        if story.plan:
+            lines += ["", "Next: " + "; ".join(story.plan)]
+        lines += ["", *(f"- {line}" for line in self._inbox.story[-12:])]
+        self.details = "\n".join(lines)
+        workflow.set_current_details(self.details)
+
+    def _raise_interruption(self, step: str) -> None:
+        reason = self._inbox.interruption()
+        if reason is not None:
+            raise self._interrupted(reason, step)
+
+    def _interrupted(
+        self, reason: Interruption, step: str, result: object | None = None
+    ) -> Interrupted:
+        self._inbox.tell(self.now(), f"{step} stopped: {reason}")
+        return Interrupted(reason, step, result)
+
+    async def _until_resumed(self, contract: Contract[Any, Any]) -> None:
+        """A pause by signal stops everything but looking."""
+        inbox = self._inbox
+        if contract.effect is Effect.READ or inbox.paused is None:
+            return
+        inbox.tell(self.now(), f"paused before {contract.name}")
+        await workflow.wait_condition(
+            lambda: inbox.paused is None or inbox.interruption() is not None
+        )
+
+    async def _until_permitted(
+        self, contract: Contract[Any, Any], request: Any, detail: str
+    ) -> None:
+        """A person's setting forbids the step: wait until it is lifted or anything changes."""
+        inbox = self._inbox
+        inbox.tell(self.now(), f"{contract.name} waits: {detail}")
+        news = inbox.news
+        net = Net(AWAIT_PERMIT, PermitRequest(request.owner, contract.effect))
+        await self.wait(lambda box: box.news != news, None, net)
+
+    def _start(
+        self, contract: Contract[Request, Result], request: Request
+    ) -> workflow.ActivityHandle[Result]:
+        row = options_of(contract.name, self.overrides)
+        return workflow.start_activity(
+            contract.name,
+            request,
+            result_type=contract.result,
+            summary=contract.summary,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            start_to_close_timeout=row.start_to_close,
+            heartbeat_timeout=row.heartbeat,
+            retry_policy=_retry_policy(row),
+        )
+
+    async def _settle(self, handle: workflow.ActivityHandle[Any]) -> bool:
+        """Ends a net; True if it had answered."""
+        if not handle.done():
+            handle.cancel()
+        try:
+            await handle
+        except ActivityError:
+            return False
+        return True
+
+    async def _carry_out(self, contract: Contract[Request, Result], request: Request) -> Result:
+        """One activity. A long one is stopped by an interruption; its true result counts."""
+        inbox = self._inbox
+        handle = self._start(contract, request)
+        reason = None
+        if options_of(contract.name, self.overrides).heartbeat is not None:
+            await workflow.wait_condition(lambda: handle.done() or inbox.interruption() is not None)
+            reason = inbox.interruption()
+            if not handle.done():
+                handle.cancel()
+        try:
+            result = await handle
+        except ActivityError as failure:
+            if reason is not None:
+                raise self._interrupted(reason, contract.name) from failure
+            raise _translated(failure) from failure
+        if reason is not None:
+            raise self._interrupted(reason, contract.name, result)
+        return result
+
+
+class _NotPermitted(Exception):
+    """A person's setting forbids the step now."""
+
+
+def _translated(failure: ActivityError) -> Exception:
+    cause = failure.cause
+    if isinstance(cause, ApplicationError):
+        if cause.type == errors.NOT_PERMITTED:
+            return _NotPermitted(cause.message)
+        known = exception_of(cause)
+        if known is not None:
+            return known
+    return StepFailed(f"{failure.activity_type}: {cause or failure}")
+
+
+def _retry_policy(row: Options) -> RetryPolicy:
+    return RetryPolicy(
+        initial_interval=row.retry_initial,
+        maximum_interval=row.retry_maximum,
+        non_retryable_error_types=list(row.non_retryable),
+    )
