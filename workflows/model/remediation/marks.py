@@ -194,7 +194,7 @@ def exit_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
         before = dict(marker.vetoes_before)
         ours = [key for key in VETOES if node.annotations.get(key) == "true"]
         annotations |= {key: before.get(key) for key in ours}
-    cordon = True if marker.was_unschedulable else None
+    cordon = True if marker.was_unschedulable and node.unschedulable else None
     return {**_guarded(node, annotations), "spec": {"unschedulable": cordon}}
 
 
