@@ -152,8 +152,11 @@ def read_lab_file(directory: Path) -> LabFile:
         content = LabFile.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise LabNotRunning(directory, "it holds no lab.json") from None
-    except (OSError, ValidationError) as error:
+    except OSError as error:
         raise LabNotRunning(directory, f"its lab.json can't be read: {error}") from error
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"][:200]
+        raise LabNotRunning(directory, f"its lab.json is damaged: {reason}") from error
     if not content.supervisor.is_alive():
         raise LabNotRunning(directory, f"its supervisor {content.supervisor.pid} is gone")
     return content

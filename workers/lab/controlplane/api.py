@@ -25,7 +25,7 @@ MERGE: Final = "application/merge-patch+json"
 FIELD_MANAGER: Final = "fleetmend-lab"
 
 # What Kubernetes answers: nested, and of no use to spell out for the few fields the lab reads.
-type_of_json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,10 @@ class Kind:
 
 @dataclass
 class LabApi:
-    """The API server as the lab's admin (a client certificate of group system:masters)."""
+    """The API server as seen by one client certificate, by default the lab's admin's."""
 
     address: LabAddress
+    identity: KeyPair | None = None  # None = group system:masters
     _connection: http.client.HTTPSConnection | None = field(default=None, repr=False)
     _kinds: dict[tuple[str, str], Kind] = field(default_factory=dict, repr=False)
 
@@ -61,7 +62,7 @@ class LabApi:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         query: Mapping[str, str] | None = None,
-    ) -> type_of_json:
+    ) -> JsonObject:
         """One request; the answer's JSON.
 
         Raises:
@@ -82,7 +83,7 @@ class LabApi:
             raise ApiRequestFailed(f"{method} {path}", status, str(parsed.get("message", "")))
         return dict(parsed)
 
-    def apply(self, manifest: Mapping[str, Any]) -> type_of_json:
+    def apply(self, manifest: Mapping[str, Any]) -> JsonObject:
         """Server-side apply of one object; an older state of it is overruled.
 
         Raises:
@@ -146,9 +147,9 @@ class LabApi:
 
     def _connect(self) -> http.client.HTTPSConnection:
         pki = self.address.paths.pki
-        admin = KeyPair(pki / "admin.crt", pki / "admin.key")
+        own = self.identity or KeyPair(pki / "admin.crt", pki / "admin.key")
         context = ssl.create_default_context(cafile=str(self.address.ca_file))
-        context.load_cert_chain(admin.certificate, admin.key)
+        context.load_cert_chain(own.certificate, own.key)
         host = urlsplit(self.address.api_url)
         assert host.hostname is not None  # LabAddress is made by us
         return http.client.HTTPSConnection(
