@@ -1,19 +1,18 @@
-"""Fixtures of the rights' tests: a real API server with deploy/crd and deploy/rights installed."""
+"""Fixtures of the rights' tests: the lab's API server with deploy/crd and deploy/rights installed."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.deploy.caller import Caller, read_kubeconfig
 from tests.deploy.world import SimNode, World
+from workers.lab.address import LabAccount, LabAddress
 
 
 @pytest.fixture(scope="session")
-def world() -> World:
+def world(lab: LabAddress) -> World:
     """The API server, with all policies in force."""
-    made = World(read_kubeconfig(Path(os.environ["RIGHTS_KUBECONFIG"])))
+    made = World(read_kubeconfig(lab.kubeconfig(LabAccount.ADMIN)))
     made.prepare()
     return made
 

@@ -4,6 +4,7 @@ Three callers: the agent of the node with its pod's token (RBAC and policy toget
 rights (the policy alone), and tokens that prove no node. A refusal counts only with its rule's own words.
 """
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -234,6 +235,25 @@ def test_token_of_a_pod_without_node_is_refused(world: World, node: SimNode) -> 
     caller = world.admin.with_token(world.token("fleetmend-agent", kind="Pod", name=name))
     body = report([condition("GPUHealthy")])
     assert_refused(caller.send(Request("PATCH", node.status_path, body, STRATEGIC)), 1)
+
+
+def test_token_of_an_old_secret_is_refused(world: World, node: SimNode) -> None:
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    secret = {
+        "type": "kubernetes.io/service-account-token",
+        "metadata": {
+            "name": f"{node.name}-token",
+            "annotations": {"kubernetes.io/service-account.name": "fleetmend-agent"},
+        },
+    }
+    world.admin.post(path, secret)
+    path += f"/{node.name}-token"
+    world.wait_until(lambda: "token" in world.admin.get(path).get("data", {}), "the token is made")
+    token = base64.b64decode(world.admin.get(path)["data"]["token"]).decode()
+    body = report([condition("GPUHealthy")])
+    request = Request("PATCH", node.status_path, body, STRATEGIC)
+    assert_refused(world.admin.with_token(token).send(request), 1)
+    world.admin.delete(path)
 
 
 def test_spec_sent_through_status_changes_nothing(agent: Caller, node: SimNode) -> None:

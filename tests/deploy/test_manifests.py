@@ -1,6 +1,7 @@
 """Rules about deploy/crd and deploy/rights that can be read off the files, without a server."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,17 @@ FILES = [*RIGHTS, *sorted((DEPLOY / "crd").glob("*.yaml"))]
 ROLES = {"Role", "ClusterRole"}
 
 
+@cache
+def everything() -> tuple[tuple[str, dict[str, Any]], ...]:
+    return tuple(
+        (file.name, document)
+        for file in RIGHTS
+        for document in yaml.safe_load_all(file.read_text())
+    )
+
+
 def documents(*kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for file in RIGHTS:
-        for document in yaml.safe_load_all(file.read_text()):
-            if document["kind"] in kinds:
-                yield file.name, document
+    return ((file, document) for file, document in everything() if document["kind"] in kinds)
 
 
 def rules() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -92,32 +92,32 @@ OWNER = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}
 
 PODS_REFUSED: Mapping[str, Change] = {
     "init container": Change(2, spec(initContainers=[OTHER])),
-    "second container": Change(4, lambda pod: pod["spec"]["containers"].append(OTHER)),
-    "other image": Change(5, container(image="evil:1")),
-    "image that begins as ours": Change(5, container(image=f"{IMAGE}-evil")),
-    "other program": Change(6, container(command=SHELL)),
-    "no command": Change(6, container(command=None)),
-    "unknown kind": Change(6, container(command=["fleetmend", "node-task", "shell"])),
-    "kind of a later release": Change(6, container(command=["fleetmend", "node-task", "reset"])),
-    "other subcommand": Change(6, container(command=["fleetmend", "worker", "inventory"])),
+    "second container": Change(3, lambda pod: pod["spec"]["containers"].append(OTHER)),
+    "other image": Change(4, container(image="evil:1")),
+    "image that begins as ours": Change(4, container(image=f"{IMAGE}-evil")),
+    "other program": Change(5, container(command=SHELL)),
+    "no command": Change(5, container(command=None)),
+    "unknown kind": Change(5, container(command=["fleetmend", "node-task", "shell"])),
+    "kind of a later release": Change(5, container(command=["fleetmend", "node-task", "reset"])),
+    "other subcommand": Change(5, container(command=["fleetmend", "worker", "inventory"])),
     "absolute program": Change(
-        6, container(command=["/host/bin/fleetmend", "node-task", "reboot"])
+        5, container(command=["/host/bin/fleetmend", "node-task", "reboot"])
     ),
-    "a word more": Change(6, container(command=["fleetmend", "node-task", "reboot", "--now"])),
-    "args": Change(7, container(args=["--now"])),
-    "no node": Change(8, without("nodeName")),
-    "restarts on failure": Change(9, spec(restartPolicy="OnFailure")),
-    "restarts always": Change(9, without("restartPolicy")),
-    "no deadline": Change(10, without("activeDeadlineSeconds")),
-    "deadline of 3601 s": Change(10, spec(activeDeadlineSeconds=3601)),
-    "the worker's account": Change(11, spec(serviceAccountName="fleetmend-worker")),
-    "the default account": Change(11, without("serviceAccountName")),
-    "token": Change(12, spec(automountServiceAccountToken=True)),
-    "token by default": Change(12, without("automountServiceAccountToken")),
-    "LD_PRELOAD": Change(13, container(env=[{"name": "LD_PRELOAD", "value": "/host/x.so"}])),
-    "PATH": Change(13, container(env=[{"name": "PATH", "value": "/host/bin"}])),
+    "a word more": Change(5, container(command=["fleetmend", "node-task", "reboot", "--now"])),
+    "args": Change(6, container(args=["--now"])),
+    "no node": Change(7, without("nodeName")),
+    "restarts on failure": Change(8, spec(restartPolicy="OnFailure")),
+    "restarts always": Change(8, without("restartPolicy")),
+    "no deadline": Change(9, without("activeDeadlineSeconds")),
+    "deadline of 3601 s": Change(9, spec(activeDeadlineSeconds=3601)),
+    "the worker's account": Change(10, spec(serviceAccountName="fleetmend-worker")),
+    "the default account": Change(10, without("serviceAccountName")),
+    "token": Change(11, spec(automountServiceAccountToken=True)),
+    "token by default": Change(11, without("automountServiceAccountToken")),
+    "LD_PRELOAD": Change(12, container(env=[{"name": "LD_PRELOAD", "value": "/host/x.so"}])),
+    "PATH": Change(12, container(env=[{"name": "PATH", "value": "/host/bin"}])),
     "env from a Secret": Change(
-        13,
+        12,
         container(
             env=[
                 {
@@ -127,45 +127,45 @@ PODS_REFUSED: Mapping[str, Change] = {
             ]
         ),
     ),
-    "all of a Secret as env": Change(14, container(envFrom=[{"secretRef": {"name": "s"}}])),
-    "all of a ConfigMap as env": Change(14, container(envFrom=[{"configMapRef": {"name": "s"}}])),
-    "secret volume": Change(15, volume(secret={"secretName": "s"})),
+    "all of a Secret as env": Change(13, container(envFrom=[{"secretRef": {"name": "s"}}])),
+    "all of a ConfigMap as env": Change(13, container(envFrom=[{"configMapRef": {"name": "s"}}])),
+    "secret volume": Change(14, volume(secret={"secretName": "s"})),
     "projected token": Change(
-        15, volume(projected={"sources": [{"serviceAccountToken": {"path": "t"}}]})
+        14, volume(projected={"sources": [{"serviceAccountToken": {"path": "t"}}]})
     ),
-    "config volume": Change(15, volume(configMap={"name": "c"})),
-    "empty volume": Change(15, volume(emptyDir={})),
-    "container runtime's socket": Change(16, volume(hostPath={"path": "/run/containerd"})),
-    "mounted over the image": Change(17, mount(mountPath="/usr/lib")),
-    "part of the host": Change(17, mount(subPath="etc")),
+    "config volume": Change(14, volume(configMap={"name": "c"})),
+    "empty volume": Change(14, volume(emptyDir={})),
+    "container runtime's socket": Change(15, volume(hostPath={"path": "/run/containerd"})),
+    "mounted over the image": Change(16, mount(mountPath="/usr/lib")),
+    "part of the host": Change(16, mount(subPath="etc")),
     "mounted twice": Change(
-        17,
+        16,
         lambda pod: pod["spec"]["containers"][0]["volumeMounts"].append(
             {"name": "host", "mountPath": "/etc"}
         ),
     ),
-    "inventory that may write": Change(18, mount(readOnly=False)),
-    "privileged inventory": Change(19, container(securityContext={"privileged": True})),
+    "inventory that may write": Change(17, mount(readOnly=False)),
+    "privileged inventory": Change(18, container(securityContext={"privileged": True})),
     "capability for an inventory": Change(
-        19, container(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})
+        18, container(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})
     ),
     "sysctls": Change(
-        20, spec(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}), "reboot"
+        19, spec(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}), "reboot"
     ),
-    "finalizer": Change(21, metadata(finalizers=["example.com/keep"])),
-    "owner": Change(21, metadata(ownerReferences=[OWNER])),
-    "host network": Change(22, spec(hostNetwork=True), "reboot"),
-    "host processes": Change(22, spec(hostPID=True), "reboot"),
-    "host IPC": Change(22, spec(hostIPC=True), "reboot"),
-    "DNS of its own": Change(22, spec(dnsConfig={"nameservers": ["10.0.0.9"]})),
-    "host aliases": Change(22, spec(hostAliases=[{"ip": "10.0.0.9", "hostnames": ["x"]}])),
-    "runtime class": Change(22, spec(shareProcessNamespace=True)),
+    "finalizer": Change(20, metadata(finalizers=["example.com/keep"])),
+    "owner": Change(20, metadata(ownerReferences=[OWNER])),
+    "host network": Change(21, spec(hostNetwork=True), "reboot"),
+    "host processes": Change(21, spec(hostPID=True), "reboot"),
+    "host IPC": Change(21, spec(hostIPC=True), "reboot"),
+    "DNS of its own": Change(21, spec(dnsConfig={"nameservers": ["10.0.0.9"]})),
+    "host aliases": Change(21, spec(hostAliases=[{"ip": "10.0.0.9", "hostnames": ["x"]}])),
+    "runtime class": Change(21, spec(shareProcessNamespace=True)),
     "hook before the task": Change(
-        23, container(lifecycle={"postStart": {"exec": {"command": SHELL}}})
+        22, container(lifecycle={"postStart": {"exec": {"command": SHELL}}})
     ),
-    "working folder": Change(23, container(workingDir="/host/tmp")),
-    "port": Change(23, container(ports=[{"containerPort": 80}])),
-    "terminal": Change(23, container(stdin=True)),
+    "working folder": Change(22, container(workingDir="/host/tmp")),
+    "port": Change(22, container(ports=[{"containerPort": 80}])),
+    "terminal": Change(22, container(stdin=True)),
 }
 
 
