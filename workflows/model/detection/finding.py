@@ -50,7 +50,7 @@ def parse_findings(text: str) -> tuple[Finding, ...]:
         )
     try:
         body = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FindingsError(f"{FINDINGS_ANNOTATION}: not JSON ({error})") from error
     if not isinstance(body, dict) or body.get("v") != 1:
         raise FindingsError(f'{FINDINGS_ANNOTATION}: expected an object with "v": 1')

@@ -80,7 +80,7 @@ def reported_boot_id(text: str) -> str:
     """The boot id that a findings annotation was written in; "" if it cannot be read."""
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     boot = body.get("boot", "") if isinstance(body, dict) else ""
     return boot if isinstance(boot, str) else ""

@@ -52,7 +52,7 @@ def parse_arming(text_by_key: Mapping[str, str] | None) -> Arming:
             armed=_entries(text_by_key.get("armed", "[]")),
             paused=_entries(text_by_key.get("paused", "[]")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return Arming(
             problem=f"ConfigMap {ARMING_CONFIG_MAP} cannot be read ({error}): nothing is armed; "
             "set it again with `fleetmend arm` and `fleetmend pause`"

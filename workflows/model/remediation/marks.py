@@ -117,7 +117,7 @@ def parse_marker(text: str) -> Marker:
             slot=Slot(_word(slot["epoch"]), parse_instant(slot.get("at"))) if slot else None,
             handed_over=str(body.get("handed-over", "")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MarkerError(
             f"{EPISODE}: cannot be read ({error}); see who wrote it and remove it with "
             "kubectl if nobody needs it"
