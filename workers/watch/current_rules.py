@@ -1,0 +1,136 @@
+"""What people have set, as it is right now: policy, arming and pauses, machine records.
+
+Owns the reading of the ConfigMaps and GPUMachines that the reflectors deliver. A policy that is
+wrong never becomes the built-in one: the last good one stays, and without one nothing is judged
+(fail closed). Does not judge. Talks to `model`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+import yaml
+
+from workers.watch.facts import told_conditions
+from workers.watch.machine import MachineRecord, parse_machine
+from workflows.model.identity import machine_id
+from workflows.model.node import NodeView
+from workflows.model.policy import Policy, PolicyError, read_policy
+from workflows.model.remediation.arming import ARMING_CONFIG_MAP, Arming, parse_arming
+
+POLICY_CONFIG_MAP = "fleetmend-policy"
+POLICY_KEY = "policy.yaml"
+
+_log = structlog.get_logger(__name__)
+
+
+def parse_policy(text: str) -> Policy:
+    """The policy in a YAML text.
+
+    Raises:
+        PolicyError: it is no YAML, or a field is wrong.
+    """
+    try:
+        body = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise PolicyError(f"policy: not YAML: {error}") from error
+    return read_policy(body)
+
+
+def read_policy_file(path: Path | None) -> Policy:
+    """The policy of a file; None = the built-in one.
+
+    Raises:
+        PolicyError: the file cannot be read, or what is in it.
+    """
+    if path is None:
+        return Policy()
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"policy: {path} cannot be read: {error}") from error
+    return parse_policy(text)
+
+
+@dataclass
+class CurrentRules:
+    """The rules in force. `policy` None = there is no usable one: nothing is judged."""
+
+    fallback: Policy
+    """Used while no ConfigMap holds a policy."""
+    policy: Policy | None = None
+    arming: Arming = field(default_factory=Arming)
+    told: frozenset[str] = frozenset()
+    """Condition types that episodes are told about."""
+    policy_problem: str = ""
+    machines: dict[str, MachineRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._use(self.fallback)
+
+    def machine_of(self, node: NodeView) -> MachineRecord | None:
+        """The record of the machine that this Node is."""
+        return self.machines.get(machine_id(node.system_uuid, node.provider_id, node.uid))
+
+    def take_config_map(self, name: str, text_by_key: Mapping[str, str] | None) -> bool:
+        """A ConfigMap as it is now (None = it is gone); True if the rules changed."""
+        if name == ARMING_CONFIG_MAP:
+            return self._take_arming(text_by_key)
+        if name == POLICY_CONFIG_MAP:
+            return self._take_policy(text_by_key)
+        return False
+
+    def take_machine(self, body: Any) -> MachineRecord:
+        """A machine record as it is now.
+
+        Raises:
+            BadObject: it cannot be read; the last one stays.
+        """
+        record = parse_machine(body)
+        self.machines[record.name] = record
+        return record
+
+    def forget_machine(self, name: str) -> None:
+        """A machine record is gone."""
+        self.machines.pop(name, None)
+
+    def _take_arming(self, text_by_key: Mapping[str, str] | None) -> bool:
+        arming = parse_arming(text_by_key)
+        if arming == self.arming:
+            return False
+        self.arming = arming
+        if arming.problem:
+            _log.error("arming_unreadable", problem=arming.problem)
+        else:
+            _log.info(
+                "arming_changed",
+                armed=[entry.scope for entry in arming.armed],
+                paused=[entry.scope for entry in arming.paused],
+            )
+        return True
+
+    def _take_policy(self, text_by_key: Mapping[str, str] | None) -> bool:
+        text = (text_by_key or {}).get(POLICY_KEY)
+        if text is None:
+            self.policy_problem = ""
+            return self._use(self.fallback)
+        try:
+            policy = parse_policy(text)
+        except PolicyError as error:
+            self.policy_problem = str(error)
+            _log.error("policy_unusable", config_map=POLICY_CONFIG_MAP, problem=str(error)[:2000])
+            if self.policy is self.fallback:
+                # The first we read of it: the built-in policy is not what they meant.
+                self.policy = None
+            return False
+        self.policy_problem = ""
+        return self._use(policy)
+
+    def _use(self, policy: Policy) -> bool:
+        if policy == self.policy:
+            return False
+        self.policy = policy
+        self.told = told_conditions(policy)
+        return True

@@ -1,0 +1,65 @@
+"""What an open episode is told of its Node, and when that is something new.
+
+Owns the selection: Ready, boot, allocatable GPUs, the conditions that rules and gate look at, the
+marks, a pause. A node's other conditions, of which there may be any number, neither travel nor
+wake an episode. Pure.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from workflows.contracts.messages import NodeFacts
+from workflows.model.node import NodeView
+from workflows.model.policy import Policy
+from workflows.model.remediation.marks import PAUSE, Marker
+
+
+@dataclass(frozen=True)
+class FactsKey:
+    """The parts of `NodeFacts` whose change is told."""
+
+    ready: bool
+    boot_id: str
+    unschedulable: bool
+    marker_episode: str
+    gpus: tuple[tuple[str, int], ...]
+    conditions: tuple[tuple[str, str], ...]
+    paused: bool
+
+
+def told_conditions(policy: Policy) -> frozenset[str]:
+    """The condition types that an episode is told about."""
+    ruled = {rule.condition for rule in policy.rules}
+    return frozenset(ruled | set(policy.gate.conditions) | {"Ready"})
+
+
+def key_of(node: NodeView, marker: Marker | None, told: frozenset[str]) -> FactsKey:
+    """What of `node` is told; equal keys need no second signal."""
+    return FactsKey(
+        ready=node.ready,
+        boot_id=node.boot_id,
+        unschedulable=node.unschedulable,
+        marker_episode=marker.episode if marker else "",
+        gpus=tuple(sorted(node.gpus.items())),
+        conditions=tuple(
+            sorted((name, c.status) for name, c in node.conditions.items() if name in told)
+        ),
+        paused=PAUSE in node.annotations,
+    )
+
+
+def facts_of(node: NodeView, key: FactsKey, now: datetime, *, gone: bool = False) -> NodeFacts:
+    """The signal's payload."""
+    return NodeFacts(
+        uid=node.uid,
+        resource_version=node.resource_version,
+        ready=key.ready,
+        boot_id=key.boot_id,
+        unschedulable=key.unschedulable,
+        marker_episode=key.marker_episode,
+        gpus=dict(key.gpus),
+        conditions=dict(key.conditions),
+        paused=key.paused,
+        at=now,
+        gone=gone,
+    )

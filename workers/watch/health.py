@@ -1,0 +1,86 @@
+"""Health and metrics over HTTP: /healthz, /readyz, /metrics.
+
+Owns the three answers and nothing else; it is plain HTTP, so by default it listens on loopback
+only. Healthy = the reflector heard from the API server lately; a watch that has gone deaf is to be
+restarted. Ready = the cache is filled and there is a usable policy, as writer or standby.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import structlog
+
+from workers.watch.metrics import Metrics
+from workers.watch.settings import Listen
+
+READ_TIMEOUT_S = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What the answers come from; each gives back what is wrong, or "" if nothing is."""
+
+    unhealthy: Callable[[], str]
+    unready: Callable[[], str]
+    metrics: Metrics
+
+
+class HealthServer:
+    """Serves the probes in threads of its own."""
+
+    def __init__(self, listen: Listen, probes: Probes) -> None:
+        """Bind the address.
+
+        Raises:
+            OSError: it is taken or not ours.
+        """
+        self._server = ThreadingHTTPServer((listen.host, listen.port), _requests(probes))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="health", daemon=True
+        )
+        self.port = int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _requests(probes: Probes) -> type[BaseHTTPRequestHandler]:
+    class Requests(BaseHTTPRequestHandler):
+        timeout = READ_TIMEOUT_S
+
+        def do_GET(self) -> None:
+            if self.path == "/healthz":
+                self._answer_probe(probes.unhealthy())
+            elif self.path == "/readyz":
+                self._answer_probe(probes.unready())
+            elif self.path == "/metrics":
+                self._answer(200, probes.metrics.render())
+            else:
+                self._answer(404, "ask for /healthz, /readyz or /metrics\n")
+
+        def _answer_probe(self, problem: str) -> None:
+            self._answer(503 if problem else 200, (problem or "ok") + "\n")
+
+        def _answer(self, status: int, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            _log.debug("health_asked", request=format % args)
+
+    return Requests

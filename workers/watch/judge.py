@@ -1,0 +1,164 @@
+"""The judgement: what watch does about one Node as it is now.
+
+Owns the one decision, as a pure function: which matches are reported, for which one the node is
+quarantined at once, and what would have been done where fleetmend only observes. Does not count
+budgets and does not know the Lease (`reflex.py` does), and sends nothing. Talks to `model`.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from workers.watch.machine import MachineRecord, Mark, is_overruled
+from workflows.model.detection.fault import Fault
+from workflows.model.detection.rules import AGENT_CONDITIONS, RuleMatch, match_rules
+from workflows.model.node import NodeView
+from workflows.model.policy import Policy
+from workflows.model.remediation.arming import Arming
+from workflows.model.remediation.marks import (
+    IGNORE,
+    Marker,
+    MarkerError,
+    is_marked,
+    marker_of,
+    other_healer,
+)
+from workflows.model.remediation.permit import Claim, Effect, Refusal, decide_permit
+
+MACHINE_QUARANTINED_RULE = "machine-quarantined"
+"""Name of the rule, which no policy holds, that a machine's own record fits."""
+NOTHING_OVERRULED: frozenset[Mark] = frozenset()
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One Node as it is now, and what is remembered about it.
+
+    `overruled` is what people undid on it that its machine record does not say yet; `refused` are
+    ids of matches for which no place in the budget was free (the guard is asked for those).
+    """
+
+    node: NodeView
+    machine: MachineRecord | None = None
+    overruled: frozenset[Mark] = NOTHING_OVERRULED
+    refused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What follows.
+
+    Attributes:
+        pool: the node's pool; "" = out of scope.
+        matches: what is reported, worst first.
+        marker: our readable marker on the node, handed over or not.
+        has_episode: the node has, or is to have, an open episode: it is told about.
+        reflex: the match to quarantine at once for; None = none, or not permitted.
+        would_reflex: as `reflex`, where fleetmend only observes.
+        refusal: why a quarantine at once is not permitted, if one was due.
+    """
+
+    pool: str
+    matches: tuple[RuleMatch, ...] = ()
+    marker: Marker | None = None
+    has_episode: bool = False
+    reflex: RuleMatch | None = None
+    would_reflex: RuleMatch | None = None
+    refusal: Refusal | None = None
+
+
+def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdict:
+    """What watch does about this node now."""
+    node = sight.node
+    pool = policy.pool_of(node.labels)
+    marker, is_readable = _marker(node)
+    if marker is not None and marker.handed_over:
+        return Verdict(pool.name if pool else "", marker=marker)
+    is_ours = marker is not None
+    if pool is None or node.is_control_plane or IGNORE in node.annotations:
+        # Out of scope by now; an episode that is open all the same is told, so that it sees it.
+        return Verdict("", marker=marker, has_episode=is_ours)
+    matches = _standing(sight, match_rules(node, policy, now))
+    if not is_ours and not matches:
+        return Verdict(pool.name)
+    due = _due(sight, matches)
+    permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
+    is_observing = permit.refusal is Refusal.OBSERVING
+    return Verdict(
+        pool=pool.name,
+        matches=matches,
+        marker=marker,
+        # In observe mode nothing is started; a node that carries our marker keeps its owner.
+        has_episode=is_ours or not is_observing,
+        reflex=due if permit.refusal is None and is_readable else None,
+        would_reflex=due if is_observing else None,
+        refusal=permit.refusal if due else None,
+    )
+
+
+def _marker(node: NodeView) -> tuple[Marker | None, bool]:
+    """Our marker, and whether what stands there (nothing counts, too) can be read."""
+    try:
+        return marker_of(node), True
+    except MarkerError:
+        return None, False
+
+
+def _standing(sight: Sight, matches: tuple[RuleMatch, ...]) -> tuple[RuleMatch, ...]:
+    """The matches that no person has overruled, and what the machine's record adds to them."""
+    node, machine = sight.node, sight.machine
+    if machine is None:
+        return matches
+    marks = machine.overruled_marks(node.boot_id)
+    standing = tuple(match for match in matches if not is_overruled(match, marks))
+    if machine.is_quarantined_elsewhere(node) and not is_marked(node):
+        own = _machine_match(node, machine)
+        if not is_overruled(own, marks | sight.overruled):
+            standing = (*standing, own)
+    return standing
+
+
+def _machine_match(node: NodeView, machine: MachineRecord) -> RuleMatch:
+    """What a machine in mid repair says about its new Node object.
+
+    Its fault is `operator`: whatever ailed the machine, this Node has shown nothing yet, so it is
+    drained and must pass the gate, and nothing of a ladder is due.
+    """
+    key = f"{node.uid}|{MACHINE_QUARANTINED_RULE}|{machine.name}|{machine.episode}"
+    return RuleMatch(
+        id=hashlib.sha256(key.encode()).hexdigest()[:16],
+        rule=MACHINE_QUARANTINED_RULE,
+        fault=Fault.OPERATOR,
+        condition="",
+        status="",
+        reason="MachineQuarantined",
+        devices=(),
+        text=f"machine {machine.name} was {machine.phase} under another Node object",
+        immediate=True,
+        debounce_s=0,
+        since=node.created,
+        boot_id=node.boot_id,
+    )
+
+
+def _due(sight: Sight, matches: tuple[RuleMatch, ...]) -> RuleMatch | None:
+    """The worst match that asks for a quarantine at once, if the node can still take one."""
+    if is_marked(sight.node) or other_healer(sight.node):
+        return None
+    candidates = (m for m in matches if m.immediate and m.id not in sight.refused)
+    return next((m for m in candidates if not is_overruled(m, sight.overruled)), None)
+
+
+def next_stale_at(node: NodeView, policy: Policy, now: datetime) -> datetime | None:
+    """When the next of the agent's conditions falls silent unless it is refreshed; None = never.
+
+    Until then, the judgement changes only with the node.
+    """
+    ruled = {rule.condition for rule in policy.rules}
+    silence = timedelta(seconds=policy.timing.silence_s)
+    falls_silent = (
+        condition.heartbeat + silence
+        for name in AGENT_CONDITIONS
+        if name in ruled and (condition := node.conditions.get(name)) is not None
+    )
+    return min((at for at in falls_silent if at > now), default=None)

@@ -1,0 +1,337 @@
+"""The lookout: sees every change, has it judged, and acts on the verdict.
+
+Owns the order of things for one node (quarantine at once, then report, then tell what changed) and
+the lock under which nodes are looked at one at a time. Only the writer acts; a standby keeps the
+same cache warm. Nothing here waits for Temporal: reports go into the outbox. Talks to `judge`,
+`reflex`, `outbox`, `current_rules`; `sinks.py` feeds it.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from workers.watch.current_rules import CurrentRules
+from workers.watch.facts import facts_of, key_of
+from workers.watch.fleet import Fleet, Tracked, readable_marker
+from workers.watch.judge import Sight, Verdict, judge, next_stale_at
+from workers.watch.machine import MachineRecord, marks_of
+from workers.watch.metrics import Counter, Metrics
+from workers.watch.notices import Notice, Notices
+from workers.watch.outbox import Outbox
+from workers.watch.reflex import Attempt, Reflex, Result
+from workflows.contracts.messages import Report
+from workflows.model.detection.rules import RuleMatch, match_rules
+from workflows.model.node import NodeView
+from workflows.model.policy import Policy
+from workflows.model.remediation.marks import is_marked
+
+MAX_LOOKS: Final = 5
+"""How often one change is judged anew after conflicts; then the next tick goes on."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Hands:
+    """What the lookout acts with."""
+
+    reflex: Reflex
+    outbox: Outbox
+    notices: Notices
+    metrics: Metrics
+
+
+class Lookout:
+    """The one place where a node's change becomes an action."""
+
+    def __init__(
+        self, rules: CurrentRules, fleet: Fleet, hands: Hands, is_writer: Callable[[], bool]
+    ) -> None:
+        """A lookout that only fills `fleet` until `take_over`."""
+        self._rules = rules
+        self._fleet = fleet
+        self._hands = hands
+        self._is_writer = is_writer
+        self._has_taken_over = False
+        self._lock = threading.RLock()
+
+    # What changes
+
+    def see_node(self, view: NodeView) -> None:
+        """A Node is there, or is another than before."""
+        with self._lock:
+            known = self._fleet.nodes.get(view.uid)
+            had_marker = known is not None and known.marker is not None
+            if known is not None and known.view.boot_id != view.boot_id:
+                known.overruled = frozenset()
+            tracked = self._fleet.put(view, self._rules.policy or self._rules.fallback)
+            self._hands.reflex.see(tracked)
+            if had_marker and not is_marked(tracked.view):
+                self._note_undone(tracked)
+            self._react(tracked)
+
+    def lose_node(self, uid: str) -> None:
+        """A Node is gone."""
+        with self._lock:
+            tracked = self._fleet.remove(uid)
+            if tracked is None:
+                return
+            self._hands.reflex.forget(uid)
+            if self._is_open() and (tracked.has_run or tracked.marker is not None):
+                key = key_of(tracked.view, tracked.marker, self._rules.told)
+                facts = facts_of(tracked.view, key, datetime.now(UTC), gone=True)
+                self._hands.outbox.offer_facts(tracked.ref, facts)
+
+    def see_machine(self, record: MachineRecord) -> None:
+        """A machine record is there, or says something new."""
+        with self._lock:
+            for tracked in self._fleet.nodes_of_machine(record.name):
+                # From here on the record says what was undone, and when it counts again.
+                tracked.overruled -= record.overruled_marks(tracked.view.boot_id)
+                self._react(tracked)
+
+    def change_rules(self) -> None:
+        """Policy, arming or pauses are others than before: every node is judged again."""
+        with self._lock:
+            if self._rules.policy is not None:
+                self._fleet.refile(self._rules.policy)
+        for tracked in self._fleet:
+            self._look(tracked)
+
+    def take_over(self, fresh: list[NodeView]) -> None:
+        """This replica is the writer now.
+
+        Args:
+            fresh: every Node, read after the Lease was taken: marks that the last writer made are
+                counted before the first of ours.
+        """
+        with self._lock:
+            policy = self._rules.policy or self._rules.fallback
+            for view in fresh:
+                self._fleet.put(view, policy, is_ours=True)
+            self._has_taken_over = True
+        for tracked in self._fleet:
+            with self._lock:
+                tracked.reported = tracked.told = None
+                self._look(tracked)
+
+    def stand_by(self) -> None:
+        """This replica is not the writer, or not yet sure of the marks."""
+        self._has_taken_over = False
+
+    def tick(self) -> None:
+        """Judge again what the clock changes, and what could not be done before."""
+        now = datetime.now(UTC)
+        for tracked in self._fleet:
+            if tracked.retry or (tracked.stale_at is not None and tracked.stale_at <= now):
+                self._look(tracked)
+
+    # What the outbox asks and tells (from its own thread, without the lock: a patch that hangs
+    # must not hang the senders)
+
+    def is_current(self, report: Report) -> bool:
+        """True if the report still says something true.
+
+        The same Node is there, and it is marked or something matches.
+        """
+        tracked = self._fleet.nodes.get(report.node.uid)
+        if tracked is None or not self._is_open():
+            return False
+        return is_marked(tracked.view) or tracked.reported is not None
+
+    def is_open(self) -> bool:
+        """True if this replica acts."""
+        return self._is_open()
+
+    def note_delivered(self, report: Report) -> None:
+        """The report is in Temporal."""
+        tracked = self._fleet.nodes.get(report.node.uid)
+        if tracked is not None:
+            tracked.has_run = True
+
+    def note_no_run(self, uid: str) -> None:
+        """No open run exists for this Node."""
+        tracked = self._fleet.nodes.get(uid)
+        if tracked is not None:
+            tracked.has_run = False
+            tracked.episode = ""
+
+    # One node
+
+    def _is_open(self) -> bool:
+        return self._has_taken_over and self._is_writer()
+
+    def _look(self, tracked: Tracked) -> None:
+        with self._lock:
+            if self._fleet.nodes.get(tracked.view.uid) is tracked:
+                self._react(tracked)
+
+    def _react(self, tracked: Tracked) -> None:
+        policy = self._rules.policy
+        if policy is None or not self._is_open():
+            return
+        now = datetime.now(UTC)
+        verdict, attempt = self._act(tracked, policy, now)
+        if self._fleet.nodes.get(tracked.view.uid) is not tracked:
+            return
+        tracked.stale_at = next_stale_at(tracked.view, policy, now)
+        is_known = tracked.has_run or (verdict.marker is not None and not _is_done(attempt))
+        self._report(tracked, verdict, now)
+        self._tell_change(tracked, now, is_news=is_known)
+        if attempt is not None:
+            self._account(tracked, *attempt)
+        self._announce(tracked, verdict)
+
+    def _act(
+        self, tracked: Tracked, policy: Policy, now: datetime
+    ) -> tuple[Verdict, tuple[RuleMatch, Attempt] | None]:
+        """Judge, and quarantine at once if that is due; the verdict on what the node is then."""
+        last: tuple[RuleMatch, Attempt] | None = None
+        for _ in range(MAX_LOOKS):
+            verdict = self._judge(tracked, policy, now)
+            if verdict.reflex is None:
+                break
+            attempt = self._hands.reflex.quarantine(tracked, verdict.reflex, policy, now)
+            last = (verdict.reflex, attempt)
+            if attempt.result is Result.DONE:
+                tracked.reported = None
+            elif attempt.result is Result.BUDGET_FULL:
+                tracked.refused |= {verdict.reflex.id}
+            elif attempt.result is Result.CHANGED:
+                self._hands.metrics.count(Counter.REFLEX_CONFLICTS)
+            else:
+                break
+        else:
+            verdict = self._judge(tracked, policy, now)
+        return verdict, last
+
+    def _judge(self, tracked: Tracked, policy: Policy, now: datetime) -> Verdict:
+        sight = Sight(
+            tracked.view,
+            self._rules.machine_of(tracked.view),
+            tracked.overruled,
+            tracked.refused,
+        )
+        return judge(sight, policy, self._rules.arming, now)
+
+    def _note_undone(self, tracked: Tracked) -> None:
+        """Our marker went from the node.
+
+        If the workflow gave it back, nothing matches. Otherwise a person took it off, and what
+        they saw is not answered with another quarantine.
+        """
+        policy = self._rules.policy
+        if policy is None:
+            return
+        matches = match_rules(tracked.view, policy, datetime.now(UTC))
+        tracked.overruled = marks_of(matches)
+        if tracked.reported is None and matches:
+            # It had been handed over: no episode is open that could hold.
+            tracked.reported = frozenset(match.id for match in matches)
+
+    def _report(self, tracked: Tracked, verdict: Verdict, now: datetime) -> None:
+        ids = frozenset(match.id for match in verdict.matches)
+        self._forget_what_passed(tracked, verdict, ids)
+        if not verdict.has_episode or not (ids or verdict.marker):
+            tracked.reported = None
+            return
+        if tracked.reported is not None and ids <= tracked.reported:
+            tracked.reported = ids
+            return
+        if not tracked.episode or verdict.marker:
+            tracked.episode = verdict.marker.episode if verdict.marker else secrets.token_hex(8)
+        report = Report(
+            node=tracked.ref,
+            episode=tracked.episode,
+            pool=verdict.pool or tracked.pool,
+            matches=verdict.matches,
+            boot_id=tracked.view.boot_id,
+            at=now,
+        )
+        # Before it is offered: the outbox may ask at once whether it is still true.
+        tracked.reported = ids
+        tracked.has_run = True
+        if not self._hands.outbox.offer_report(report):
+            tracked.reported = None
+            tracked.retry = True
+
+    def _forget_what_passed(self, tracked: Tracked, verdict: Verdict, ids: frozenset[str]) -> None:
+        tracked.retry = False
+        tracked.refused &= ids
+        if tracked.overruled:
+            tracked.overruled &= marks_of(
+                match_rules(tracked.view, self._rules.policy or Policy(), datetime.now(UTC))
+            )
+        if verdict.marker is not None and verdict.marker.handed_over:
+            tracked.has_run = False
+
+    def _tell_change(self, tracked: Tracked, now: datetime, *, is_news: bool) -> None:
+        """Tell the open run what it may wait for; one that was just started reads it by itself."""
+        marker = readable_marker(tracked.view)
+        is_ours = marker is not None and not marker.handed_over
+        if not (is_ours or tracked.has_run):
+            tracked.told = None
+            return
+        key = key_of(tracked.view, marker, self._rules.told)
+        if key != tracked.told and is_news:
+            self._hands.outbox.offer_facts(tracked.ref, facts_of(tracked.view, key, now))
+        tracked.told = key
+
+    # What people see of it, after the fact
+
+    def _account(self, tracked: Tracked, match: RuleMatch, attempt: Attempt) -> None:
+        metrics = self._hands.metrics
+        fields = {"node": tracked.view.name, "uid": tracked.view.uid, "rule": match.rule}
+        if attempt.result is Result.DONE and attempt.marker is not None:
+            metrics.count(Counter.REFLEX_QUARANTINES, tracked.pool)
+            _log.info(
+                "quarantined_at_once",
+                **fields,
+                episode=attempt.marker.episode,
+                fault=match.fault.value,
+                used=attempt.used + 1,
+                cap=attempt.cap,
+            )
+            text = f"quarantined at once for {match.fault} (rule {match.rule}): {match.text}"
+            self._hands.notices.tell(
+                Notice(tracked.ref, attempt.marker.episode, "Quarantined", text, is_warning=True)
+            )
+        elif attempt.result is Result.BUDGET_FULL:
+            metrics.count(Counter.REFLEX_BUDGET_FULL, tracked.pool)
+            _log.warning("reflex_budget_full", **fields, used=attempt.used, cap=attempt.cap)
+        elif attempt.result in (Result.FAILED, Result.CHANGED):
+            metrics.count(Counter.REFLEX_FAILURES, tracked.pool)
+            _log.warning("quarantine_not_done", **fields, problem=attempt.problem or "conflicts")
+            tracked.retry = True
+
+    def _announce(self, tracked: Tracked, verdict: Verdict) -> None:
+        """In observe mode: say once what would have been done."""
+        match = verdict.would_reflex
+        if match is None or match.id == tracked.would:
+            return
+        tracked.would = match.id
+        self._hands.metrics.count(Counter.WOULD_QUARANTINE, tracked.pool)
+        _log.info(
+            "would_quarantine",
+            node=tracked.view.name,
+            uid=tracked.view.uid,
+            rule=match.rule,
+            fault=match.fault.value,
+            pool=tracked.pool,
+        )
+        text = (
+            f"would be quarantined for {match.fault} (rule {match.rule}) if pool {tracked.pool} "
+            f"were armed: {match.text}"
+        )
+        self._hands.notices.tell(
+            Notice(tracked.ref, match.id, "WouldQuarantine", text, is_warning=False)
+        )
+
+
+def _is_done(attempt: tuple[RuleMatch, Attempt] | None) -> bool:
+    return attempt is not None and attempt[1].result is Result.DONE

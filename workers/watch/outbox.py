@@ -1,0 +1,227 @@
+"""The outbox: what Temporal is to be told about each node, newest first to count, until it is told.
+
+Owns one entry a node (a report, facts, or both), the senders, their back-off, and the dropping of
+what is no longer true. Coalesces: a second report replaces the first, facts that follow each other
+within COALESCE_S travel once. Does not know how a signal is sent (`post.py`) nor what is true
+(`lookout.py`). Offers come from any thread and never wait.
+"""
+
+import asyncio
+import random
+import threading
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from activities.kube.backoff import Backoff
+from workers.watch.metrics import Counter, Metrics
+from workflows.contracts.messages import NodeFacts, Report
+from workflows.model.identity import NodeRef
+
+SENDERS: Final = 8
+"""Enough for 200 nodes in a few seconds; more only queue in the server."""
+COALESCE_S: Final = 0.05
+"""A kubelet writes several conditions in a row; one signal for all of them keeps an episode cheap
+and is not felt by any wait."""
+MAX_ENTRIES: Final = 50_000
+"""Nodes, ten times the largest cluster that Kubernetes is tested for."""
+BACKOFF: Final = Backoff(first_s=0.25, limit_s=5.0)
+LOG_EACH: Final = 20
+"""Of the failures of one entry in a row, how many make one line of the log."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CutOff(Exception):
+    """Temporal did not answer: every other entry will meet the same."""
+
+
+class Post(Protocol):
+    """How Temporal is told. Each call ends within a bounded time."""
+
+    async def send_report(self, report: Report) -> None:
+        """Signal the node's open run, or start one. Raises CutOff, or any other failure."""
+
+    async def send_facts(self, node: NodeRef, facts: NodeFacts) -> bool:
+        """Signal the node's open run; False if there is none."""
+
+
+class Ledger(Protocol):
+    """Who knows what is true, and is told what was delivered. Answers at once."""
+
+    def is_open(self) -> bool:
+        """True if this replica acts at all."""
+
+    def is_current(self, report: Report) -> bool:
+        """True if the report still says something true."""
+
+    def note_delivered(self, report: Report) -> None:
+        """The report is in Temporal."""
+
+    def note_no_run(self, uid: str) -> None:
+        """No open run exists for this Node."""
+
+
+@dataclass
+class _Entry:
+    """What is to be told about one node."""
+
+    node: NodeRef
+    report: Report | None = None
+    facts: NodeFacts | None = None
+    failures: int = 0
+
+
+class Outbox:
+    """Entries by node UID, and the senders that empty it. `run` lives in an event loop."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """An outbox that only collects until `run`."""
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # All below is touched in the loop's thread only.
+        self._ready: asyncio.Queue[str] = asyncio.Queue()
+        self._queued: set[str] = set()
+        self._busy: set[str] = set()
+        self._later: dict[str, asyncio.TimerHandle] = {}
+        self._cut_off: set[str] = set()
+
+    def offer_report(self, report: Report) -> bool:
+        """Tell Temporal this as soon as may be; False if the outbox is full."""
+        with self._lock:
+            entry = self._entry(report.node)
+            if entry is None:
+                return False
+            entry.report = report
+        self._wake(report.node.uid, 0.0)
+        return True
+
+    def offer_facts(self, node: NodeRef, facts: NodeFacts) -> bool:
+        """Tell the node's open run this within a moment; False if the outbox is full."""
+        with self._lock:
+            entry = self._entry(node)
+            if entry is None:
+                return False
+            entry.facts = facts
+        self._wake(node.uid, COALESCE_S)
+        return True
+
+    def __len__(self) -> int:
+        """How many nodes wait."""
+        return len(self._entries)
+
+    async def run(self, post: Post, ledger: Ledger) -> None:
+        """Send what waits and what comes, until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        with self._lock:
+            waiting = tuple(self._entries)
+        for uid in waiting:
+            self._enqueue(uid)
+        async with asyncio.TaskGroup() as senders:
+            for _ in range(SENDERS):
+                senders.create_task(self._send_forever(post, ledger))
+
+    def _entry(self, node: NodeRef) -> _Entry | None:
+        entry = self._entries.get(node.uid)
+        if entry is None and len(self._entries) < MAX_ENTRIES:
+            entry = self._entries[node.uid] = _Entry(node)
+        return entry
+
+    def _wake(self, uid: str, delay_s: float) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._schedule, uid, delay_s)
+
+    def _schedule(self, uid: str, delay_s: float) -> None:
+        """Send this entry after a delay, or earlier if it is to be sent earlier anyhow."""
+        if uid in self._queued or uid in self._busy or self._is_backing_off(uid):
+            return
+        if delay_s == 0:
+            self._enqueue(uid)
+        elif uid not in self._later:
+            assert self._loop is not None
+            self._later[uid] = self._loop.call_later(delay_s, self._enqueue, uid)
+
+    def _is_backing_off(self, uid: str) -> bool:
+        entry = self._entries.get(uid)
+        return entry is not None and entry.failures > 0 and uid in self._later
+
+    def _enqueue(self, uid: str) -> None:
+        later = self._later.pop(uid, None)
+        if later is not None:
+            later.cancel()
+        if uid not in self._queued and uid not in self._busy:
+            self._queued.add(uid)
+            self._ready.put_nowait(uid)
+
+    async def _send_forever(self, post: Post, ledger: Ledger) -> None:
+        while True:
+            uid = await self._ready.get()
+            self._queued.discard(uid)
+            with self._lock:
+                entry = self._entries.pop(uid, None)
+            if entry is None:
+                continue
+            self._busy.add(uid)
+            try:
+                await self._send(entry, post, ledger)
+            except CutOff as error:
+                self._put_back(entry, str(error))
+                self._cut_off.add(uid)
+            except Exception as error:  # noqa: BLE001 - a main loop; each entry is retried for ever
+                self._put_back(entry, f"{type(error).__name__}: {error}")
+            finally:
+                self._busy.discard(uid)
+            if uid in self._entries and uid not in self._later:
+                self._enqueue(uid)
+
+    async def _send(self, entry: _Entry, post: Post, ledger: Ledger) -> None:
+        """Report first: facts are for the run that it may start."""
+        if entry.report is not None:
+            if ledger.is_current(entry.report):
+                await post.send_report(entry.report)
+                self._metrics.count(Counter.REPORTS_SENT)
+                ledger.note_delivered(entry.report)
+                self._note_success()
+            else:
+                self._metrics.count(Counter.REPORTS_DROPPED)
+                _log.info("report_dropped", node=entry.node.name, uid=entry.node.uid)
+            entry.report = None
+        if entry.facts is not None and ledger.is_open():
+            if await post.send_facts(entry.node, entry.facts):
+                self._metrics.count(Counter.FACTS_SENT)
+            else:
+                ledger.note_no_run(entry.node.uid)
+            self._note_success()
+
+    def _put_back(self, entry: _Entry, problem: str) -> None:
+        """Keep what was not sent; what was offered meanwhile is newer and counts."""
+        with self._lock:
+            newer = self._entries.get(entry.node.uid)
+            if newer is not None:
+                entry.report = newer.report or entry.report
+                entry.facts = newer.facts or entry.facts
+            self._entries[entry.node.uid] = entry
+        entry.failures += 1
+        self._metrics.count(Counter.SEND_FAILURES)
+        if entry.failures % LOG_EACH == 1:
+            _log.warning(
+                "report_not_sent",
+                node=entry.node.name,
+                uid=entry.node.uid,
+                attempt=entry.failures,
+                problem=problem[:300],
+            )
+        assert self._loop is not None
+        # Jitter needs no seed: it only keeps entries out of step.
+        pause_s = BACKOFF.pause_s(entry.failures, random.Random())
+        self._later[entry.node.uid] = self._loop.call_later(pause_s, self._enqueue, entry.node.uid)
+
+    def _note_success(self) -> None:
+        """Temporal answers: what only waited for that waits no longer."""
+        waiting, self._cut_off = self._cut_off, set()
+        for uid in waiting:
+            if uid in self._later:
+                self._enqueue(uid)
