@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 PREFIX = "FLEETMEND_"
+CLUSTER_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -24,8 +25,9 @@ class WorkerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    cluster: str = Field("default", pattern=r"^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$")
-    """Name of the cluster, part of workflow ids; the same for watch, worker and commands."""
+    cluster: str = Field("", pattern=CLUSTER_PATTERN, validate_default=True)
+    """Name of the cluster, part of workflow ids; the same for watch, worker and commands. It has
+    no default: two clusters of one name on one Temporal would share their guard."""
 
     max_concurrent_activities: int = Field(64, ge=4, le=1000)
     """Steps at once in this process, and threads for them."""

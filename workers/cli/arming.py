@@ -1,0 +1,195 @@
+"""`fleetmend arm|disarm POOL` and `fleetmend pause|resume --pool P | --fleet`.
+
+Owns the preview of what arming would touch right now, the refusal above the policy's share, and
+the writing of `fleetmend-arming`. What is armed is judged live before each request elsewhere.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from rich.markup import escape
+from rich.table import Table
+
+from workers.cli.caller import Caller, caller
+from workers.cli.cluster import ClusterReader, open_cluster
+from workers.cli.episodes import Episodes, read_cluster
+from workers.cli.outcome import CommandError, console, refused, write_json, wrong_usage
+from workflows.contracts.messages import PauseRequest
+from workflows.model.detection.rules import RuleMatch, match_rules
+from workflows.model.node import NodeView
+from workflows.model.policy import DrainWay, Policy, Pool, nodes_of_share
+from workflows.model.remediation.arming import FLEET, Arming, Entry
+from workflows.model.remediation.marks import IGNORE, PAUSE
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """A node that matches a rule right now, and what would be done to it."""
+
+    node: str
+    rule: str
+    fault: str
+    text: str
+    would: str
+
+
+def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+    """Arm one pool, unless more of it matches right now than the policy allows."""
+    with open_cluster() as reader:
+        policy = reader.policy()
+        pool = _pool(policy, pool_name)
+        nodes = [n for n in reader.nodes() if _is_in_scope(n, policy, pool)]
+        foreseen = foresee(nodes, policy, datetime.now(UTC))
+        limit = nodes_of_share(policy.arming_share, len(nodes))
+        facts = {
+            "pool": pool_name,
+            "nodes": len(nodes),
+            "limit": limit,
+            "matches": foreseen,
+            "armed": False,
+        }
+        if not as_json:
+            _show_preview(pool_name, nodes, foreseen)
+        if len(foreseen) > limit:
+            raise refused(
+                f"pool {pool_name} is not armed: {len(foreseen)} of its {len(nodes)} nodes match "
+                f"a rule right now, more than arming_share {policy.arming_share} allows ({limit}). "
+                "Next: find out whether the nodes or the rules are wrong; pause a node with "
+                f"{PAUSE}, or change the policy",
+                **facts,
+            )
+        if not dry_run:
+            by = caller(reason)
+            reader.change_arming(lambda now: _with_armed(now, pool_name, by))
+    if as_json:
+        write_json({**facts, "armed": not dry_run})
+    else:
+        console().print(
+            f"pool {escape(pool_name)} "
+            + ("would be armed (--dry-run)" if dry_run else "is armed: fleetmend acts on its nodes")
+        )
+
+
+def disarm(pool_name: str, *, as_json: bool) -> None:
+    """Back to observing, for one pool; what stands on its nodes stays until it is armed again."""
+    with open_cluster() as reader:
+        before = reader.arming()
+        if not before.is_armed(pool_name):
+            raise refused(f"pool {pool_name} is not armed; see: fleetmend status")
+        reader.change_arming(
+            lambda now: replace(now, armed=tuple(e for e in now.armed if e.scope != pool_name))
+        )
+    if as_json:
+        write_json({"pool": pool_name, "armed": False})
+    else:
+        console().print(f"pool {escape(pool_name)} is only observed now")
+
+
+def change_pause(scope: str, *, paused: bool, reason: str, as_json: bool) -> None:
+    """Pause or resume a pool, or with `*` the fleet: disruption stops, giving back does not."""
+    cluster = read_cluster()
+    by = caller(reason)
+    with open_cluster() as reader:
+        if scope != FLEET and paused:
+            _pool(reader.policy(), scope)
+        _refuse_needless(reader, scope, paused=paused)
+        reader.change_arming(lambda now: _with_pause(now, scope, by, paused=paused))
+    problem = asyncio.run(_tell_guard(cluster, PauseRequest(scope, paused, by.by, by.reason)))
+    if as_json:
+        write_json({"scope": scope, "paused": paused, "guard_told": not problem})
+        return
+    what = "the fleet" if scope == FLEET else f"pool {scope}"
+    state = (
+        "is paused: nothing new is drained or rebooted; marks and giving back go on"
+        if paused
+        else "goes on"
+    )
+    console().print(f"{escape(what)} {state}")
+    if problem:
+        console().print(
+            f"[yellow]the guard could not be told at once ({escape(problem)}); activities read "
+            "the ConfigMap themselves, so it holds all the same[/]"
+        )
+
+
+def foresee(nodes: Sequence[NodeView], policy: Policy, now: datetime) -> list[Foreseen]:
+    """The nodes that match a rule at `now`, with the worst match of each."""
+    found = []
+    for node in nodes:
+        matches = match_rules(node, policy, now)
+        if matches:
+            worst = matches[0]
+            would = _would(worst, policy)
+            found.append(Foreseen(node.name, worst.rule, worst.fault.value, worst.text, would))
+    return found
+
+
+def _would(match: RuleMatch, policy: Policy) -> str:
+    row = policy.faults[match.fault]
+    steps = ["cordon at once" if match.immediate else f"cordon after {match.debounce_s:g} s"]
+    if row.drain is not DrainWay.NONE:
+        steps.append(f"drain ({row.drain})")
+    steps += [str(rung) for rung in row.ladder] or ["wait for recovery"]
+    return ", ".join([*steps, "gate, give back or hold"])
+
+
+def _pool(policy: Policy, name: str) -> Pool:
+    pool = policy.pool_named(name)
+    if pool is None:
+        known = ", ".join(p.name for p in policy.pools)
+        raise wrong_usage(f"the policy has no pool {name!r}; its pools: {known}")
+    return pool
+
+
+def _is_in_scope(node: NodeView, policy: Policy, pool: Pool) -> bool:
+    left_alone = node.is_control_plane or IGNORE in node.annotations or PAUSE in node.annotations
+    return policy.pool_of(node.labels) == pool and not left_alone
+
+
+def _with_armed(now: Arming, pool: str, by: Caller) -> Arming:
+    if now.problem:
+        raise refused(
+            f"{now.problem}. Pauses in it would be lost, so: fleetmend pause --fleet, then arm, "
+            "then fleetmend resume --fleet"
+        )
+    entry = Entry(pool, by.by, datetime.now(UTC), by.reason)
+    others = tuple(e for e in now.armed if e.scope != pool)
+    return Arming(armed=(*others, entry), paused=now.paused)
+
+
+def _with_pause(now: Arming, scope: str, by: Caller, *, paused: bool) -> Arming:
+    # Of an unreadable ConfigMap nothing counts as armed: writing the pause alone says the same.
+    others = tuple(e for e in now.paused if e.scope != scope)
+    entry = Entry(scope, by.by, datetime.now(UTC), by.reason)
+    return replace(now, paused=(*others, entry) if paused else others)
+
+
+def _refuse_needless(reader: ClusterReader, scope: str, *, paused: bool) -> None:
+    if not paused and all(entry.scope != scope for entry in reader.arming().paused):
+        what = "the fleet" if scope == FLEET else f"pool {scope}"
+        raise refused(f"{what} is not paused; see: fleetmend status")
+
+
+async def _tell_guard(cluster: str, request: PauseRequest) -> str:
+    """Why the guard could not be told; "" = it was."""
+    try:
+        await (await Episodes.open(cluster)).tell_guard(request)
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+def _show_preview(pool: str, nodes: Sequence[NodeView], foreseen: Sequence[Foreseen]) -> None:
+    console().print(
+        f"pool {escape(pool)}: {len(nodes)} nodes, {len(foreseen)} match a rule right now"
+    )
+    if not foreseen:
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("NODE", "FAULT", "RULE", "WHAT IS SEEN", "WHAT WOULD BE DONE"):
+        table.add_column(column)
+    for item in foreseen:
+        table.add_row(*map(escape, (item.node, item.fault, item.rule, item.text, item.would)))
+    console().print(table)

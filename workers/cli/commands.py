@@ -1,0 +1,248 @@
+"""`fleetmend`: the words of the command line.
+
+Owns names, options and help of every command. Each body stands in the module that its import
+names, and is imported when it runs, so that `--help` and `node-task` (which runs on sick nodes)
+start fast. Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 Temporal or the cluster could
+not be reached (in a lab: no lab is running).
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="fleetmend",
+    help="Durable remediation of GPU nodes on Kubernetes.",
+    epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 Temporal or the cluster "
+    "could not be reached.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+policy_app = typer.Typer(name="policy", help="Check a policy file.", no_args_is_help=True)
+app.add_typer(policy_app)
+
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the Node.")]
+MaybeNode = Annotated[
+    str | None, typer.Argument(metavar="[NODE]", help="Name of the Node.", show_default=False)
+]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Why; recorded with your name.", show_default=False)
+]
+PoolOption = Annotated[str | None, typer.Option("--pool", help="A whole pool.", show_default=False)]
+FleetFlag = Annotated[bool, typer.Option("--fleet", help="The whole fleet.")]
+Question = Annotated[
+    str,
+    typer.Option("--question", help="The question this answers.", show_default="the open one"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard output.")]
+
+
+@app.command()
+def status(as_json: Json = False) -> None:
+    """Show every node: pool, phase, fault, step, what it waits for, and the marks on it."""
+    from workers.cli.status import show_status
+
+    _run(lambda: show_status(as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def node(name: NodeName, as_json: Json = False) -> None:
+    """Show one node: its facts, its episode's story, what comes next, and its machine's record."""
+    from workers.cli.status import show_node
+
+    _run(lambda: show_node(name, as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def pause(
+    name: MaybeNode = None,
+    pool: PoolOption = None,
+    fleet: FleetFlag = False,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Stop a node's episode before its next step, or all new disruption in a pool or the fleet."""
+    _pause_or_resume("pause", _Target(name, pool, fleet), reason, as_json=as_json)
+
+
+@app.command()
+def resume(
+    name: MaybeNode = None,
+    pool: PoolOption = None,
+    fleet: FleetFlag = False,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Lift a pause; for a held node: try the gate again."""
+    _pause_or_resume("resume", _Target(name, pool, fleet), reason, as_json=as_json)
+
+
+@app.command()
+def retire(name: NodeName, reason: Reason = "", as_json: Json = False) -> None:
+    """Drain a node, keep it cordoned and hand it over to people; needs no open episode."""
+    _say("retire", name, reason, as_json=as_json)
+
+
+@app.command()
+def approve(
+    name: NodeName, reason: Reason = "", question: Question = "", as_json: Json = False
+) -> None:
+    """Allow a held node's next repair action."""
+    _say("approve", name, reason, question=question, as_json=as_json)
+
+
+@app.command()
+def deny(
+    name: NodeName, reason: Reason = "", question: Question = "", as_json: Json = False
+) -> None:
+    """Answer a held node's question with no: it stays held."""
+    _say("deny", name, reason, question=question, as_json=as_json)
+
+
+@app.command()
+def arm(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool of the policy.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what matches.")] = False,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Let fleetmend act on a pool; shows first what matches right now and what would be done.
+
+    Refused while more of the pool matches than the policy's arming_share.
+    """
+    from workers.cli.arming import arm as body
+
+    _run(lambda: body(pool, reason=reason, dry_run=dry_run, as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def disarm(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool that is armed.")],
+    as_json: Json = False,
+) -> None:
+    """Let fleetmend only observe a pool again."""
+    from workers.cli.arming import disarm as body
+
+    _run(lambda: body(pool, as_json=as_json), as_json=as_json)
+
+
+@policy_app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file (YAML).")],
+    as_json: Json = False,
+) -> None:
+    """Check a policy file; each defect with its field, its value and what is allowed."""
+    from workers.cli.policy import check as body
+
+    _run(lambda: body(file, as_json=as_json), as_json=as_json)
+
+
+@policy_app.command()
+def schema() -> None:
+    """Write the JSON schema of the policy file."""
+    from workers.cli.policy import schema as body
+
+    _run(body, as_json=True)
+
+
+@app.command()
+def demo(
+    once: Annotated[
+        bool, typer.Option("--once", help="End by itself; exit 0 only if all went as it should.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything up afterwards, to look around.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Watch faults on simulated nodes go through a real control plane, on this machine."""
+    from workers.cli.demo import run_demo
+
+    _run(lambda: run_demo(once=once, keep=keep, as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def worker() -> None:
+    """Run the Temporal worker (a process; set by FLEETMEND_* variables, see workers/control)."""
+    from workers.control.process import main as body
+
+    sys.exit(body())
+
+
+@app.command()
+def watch() -> None:
+    """Run the watch process, which needs no Temporal (a process; see workers/watch)."""
+    from workers.cli.processes import run_watch_process
+
+    sys.exit(run_watch_process())
+
+
+@app.command(
+    "node-task", context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def node_task(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="inventory or reboot.")],
+) -> None:
+    """Do one node-local job, as a node task's pod runs it (its order is in FLEETMEND_TASK)."""
+    from workers.cli.main import run_node_task
+
+    sys.exit(run_node_task([kind]))
+
+
+def run_app(arguments: Sequence[str]) -> None:
+    """Run one command line, and leave the process with its exit code."""
+    app.add_typer(_lab_commands(is_called=list(arguments[:1]) == ["lab"]))
+    app(list(arguments))
+
+
+class _Target:
+    """What a pause is for: exactly one of node, pool and fleet."""
+
+    def __init__(self, name: str | None, pool: str | None, fleet: bool) -> None:
+        if sum((name is not None, pool is not None, fleet)) != 1:
+            raise typer.BadParameter("name exactly one of NODE, --pool POOL and --fleet")
+        self.node = name
+        self.scope = "*" if fleet else pool or ""
+
+
+def _pause_or_resume(command: str, target: _Target, reason: str, *, as_json: bool) -> None:
+    if target.node is not None:
+        _say(command, target.node, reason, as_json=as_json)
+        return
+    from workers.cli.arming import change_pause
+
+    paused = command == "pause"
+    _run(
+        lambda: change_pause(target.scope, paused=paused, reason=reason, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+def _say(command: str, node: str, reason: str, *, question: str = "", as_json: bool) -> None:
+    from workers.cli.words import say
+    from workflows.contracts.messages import Command
+
+    word = Command(command)
+    _run(
+        lambda: say(word, node, reason=reason, question=question, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+def _run(body: Any, *, as_json: bool) -> None:
+    from workers.cli.outcome import run_command
+
+    run_command(body, as_json=as_json)
+
+
+def _lab_commands(*, is_called: bool) -> typer.Typer:
+    """The group `lab`; only its name and help unless it is called."""
+    if not is_called:
+        return typer.Typer(name="lab", help="A real control plane with simulated nodes, here.")
+    from workers.cli.lab import lab_commands
+
+    return lab_commands()

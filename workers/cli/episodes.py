@@ -1,0 +1,250 @@
+"""Episodes as commands see them: open runs in Temporal, their story, and words sent to them.
+
+Owns finding the open run of a node, the queries, and the sending of a person's word with its
+request id, episode, expiry and a look whether it was heeded. Every call has a bound of its own.
+Decides nothing about episodes.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import SearchAttributeKey, WorkflowIDConflictPolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from workers.cli.caller import Caller
+from workers.cli.outcome import refused, unreachable, wrong_usage
+from workers.temporal_connection import (
+    TASK_QUEUE,
+    TemporalMisconfigured,
+    TemporalUnreachable,
+    connect_or_explain,
+    read_target,
+    unreachable_message,
+)
+from workflows import search_attributes
+from workflows.contracts.messages import Command, ControlMessage, Opening, PauseRequest
+from workflows.model.identity import NodeRef, guard_workflow_id, workflow_id
+
+CONNECT_S: Final = 3.5
+"""With the start of the program, within the 5 s that a person waits."""
+CALL_S: Final = 5.0
+QUERY_S: Final = 3.0
+"""A query needs a worker; without one there is no answer."""
+HEEDED_S: Final = 3.0
+LOOK_AGAIN_S: Final = 0.1
+WORD_LIVES: Final = timedelta(hours=1)
+"""A word that waits longer for a worker is no longer what the person meant."""
+CLUSTER_VARIABLE: Final = "FLEETMEND_CLUSTER"
+WORKFLOW_TYPE: Final = "RemediateNode"
+MAX_LISTED: Final = 5000
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class OpenEpisode:
+    """One open run, as its search attributes tell it."""
+
+    workflow_id: str
+    run_id: str
+    phase: str
+    step: str
+    fault: str
+    held: bool
+    started: datetime
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of a word. `heeded` None = no worker answered to confirm it."""
+
+    workflow_id: str
+    run_id: str
+    request_id: str
+    heeded: bool | None
+    line: str
+
+
+class Episodes:
+    """Temporal, for one cluster's episodes. Every method raises `CommandError`."""
+
+    def __init__(self, client: Client, cluster: str) -> None:
+        self._client = client
+        self._cluster = cluster
+
+    @classmethod
+    async def open(cls, cluster: str | None = None) -> "Episodes":
+        """Connected, or an explanation within CONNECT_S."""
+        try:
+            client = await connect_or_explain(timeout_s=CONNECT_S)
+        except TemporalUnreachable as error:
+            raise unreachable(str(error)) from error
+        except TemporalMisconfigured as error:
+            raise wrong_usage(str(error)) from error
+        return cls(client, cluster or read_cluster())
+
+    async def all_open(self) -> dict[str, OpenEpisode]:
+        """Every open run of this cluster, by workflow id."""
+
+        async def collect() -> dict[str, OpenEpisode]:
+            query = f"WorkflowType = '{WORKFLOW_TYPE}' AND ExecutionStatus = 'Running'"
+            found: dict[str, OpenEpisode] = {}
+            async for run in self._client.list_workflows(query, limit=MAX_LISTED):
+                if run.id.startswith(f"node/{self._cluster}/"):
+                    found[run.id] = _open(run)
+            return found
+
+        return await self._bounded(collect(), "listing the open episodes")
+
+    async def find(self, node: NodeRef) -> OpenEpisode | None:
+        """The open run of a Node; None = there is none."""
+        try:
+            handle = self._client.get_workflow_handle(workflow_id(self._cluster, node))
+            run = await self._bounded(handle.describe(), f"looking for {handle.id}")
+        except _NotThere:
+            return None
+        return _open(run) if run.status is WorkflowExecutionStatus.RUNNING else None
+
+    async def ask(self, found: OpenEpisode, query: str) -> Any:
+        """A query's answer; None = no worker answered in time."""
+        handle = self._handle(found)
+        try:
+            return await asyncio.wait_for(
+                handle.query(query, rpc_timeout=timedelta(seconds=QUERY_S)), QUERY_S
+            )
+        except (TimeoutError, RPCError, WorkflowQueryFailedError):
+            return None
+
+    async def tell(self, found: OpenEpisode, command: Command, message: ControlMessage) -> Told:
+        """Send a word to an open run and look whether it took it."""
+        handle = self._handle(found)
+        await self._bounded(handle.signal(command.value, message), f"sending {command}")
+        return await self._heeded(found, command, message)
+
+    async def open_with(self, opening: Opening, command: Command, message: ControlMessage) -> Told:
+        """Start an episode with its first word; one that was opened meanwhile gets the word."""
+        identity = workflow_id(self._cluster, opening.node)
+        handle = await self._bounded(
+            self._client.start_workflow(
+                WORKFLOW_TYPE,
+                opening,
+                id=identity,
+                task_queue=TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal=command.value,
+                start_signal_args=[message],
+                static_summary=f"{opening.node.name}: operator",
+            ),
+            f"starting {identity}",
+        )
+        found = await self.find(opening.node)
+        if found is None:
+            return Told(identity, handle.result_run_id or "", message.request_id, None, "")
+        return await self._heeded(found, command, message)
+
+    async def tell_guard(self, request: PauseRequest) -> None:
+        """Tell the guard at once what the ConfigMap says; a guard that is not there reads it."""
+        handle = self._client.get_workflow_handle(guard_workflow_id(self._cluster))
+        try:
+            await self._bounded(handle.signal("pause_changed", request), "telling the guard")
+        except _NotThere:
+            return
+
+    async def _heeded(self, found: OpenEpisode, command: Command, message: ControlMessage) -> Told:
+        told = Told(found.workflow_id, found.run_id, message.request_id, None, "")
+        deadline = asyncio.get_running_loop().time() + HEEDED_S
+        while asyncio.get_running_loop().time() < deadline:
+            story = await self.ask(found, "story")
+            if story is None:
+                return told
+            for line in reversed(story):
+                verdict = _verdict(str(line), command, message)
+                if verdict is not None:
+                    return replace(told, heeded=verdict, line=str(line))
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return told
+
+    def _handle(self, found: OpenEpisode) -> WorkflowHandle[Any, Any]:
+        # With the run's id: a word that comes late never reaches the node's next episode.
+        return self._client.get_workflow_handle(found.workflow_id, run_id=found.run_id)
+
+    async def _bounded(self, call: Awaitable[Answer], doing: str) -> Answer:
+        try:
+            return await asyncio.wait_for(call, CALL_S)
+        except TimeoutError:
+            why = f"{doing}: no answer within {CALL_S:g} s"
+            raise unreachable(unreachable_message(read_target(), why)) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise _NotThere(f"{doing}: {error}") from error
+            raise refused(f"{doing}: Temporal said: {error}") from error
+
+
+class _NotThere(Exception):
+    """No such workflow, or it has closed."""
+
+
+def message_for(by: Caller, *, episode: str, question: str = "") -> ControlMessage:
+    """A person's word, ready to be sent."""
+    return ControlMessage(
+        request_id=uuid.uuid4().hex[:16],
+        by=by.by,
+        reason=by.reason,
+        episode=episode,
+        question=question,
+        expires=datetime.now(UTC) + WORD_LIVES,
+    )
+
+
+def read_cluster(environment: Mapping[str, str] = os.environ) -> str:
+    """The cluster's name, part of every workflow id.
+
+    Raises:
+        CommandError: FLEETMEND_CLUSTER is not set.
+    """
+    name = environment.get(CLUSTER_VARIABLE, "")
+    if not name:
+        raise wrong_usage(
+            f"{CLUSTER_VARIABLE} is not set: it is the cluster's name in workflow ids; set it to "
+            "what watch and worker run with (in a lab: lab)"
+        )
+    return name
+
+
+def _verdict(line: str, command: Command, message: ControlMessage) -> bool | None:
+    said = f"{command} by {message.by}"
+    if said not in line:
+        return None
+    # A story's line begins with the time; another request of the same person may stand above.
+    at = line[:19]
+    if at < f"{datetime.now(UTC) - timedelta(seconds=CALL_S + HEEDED_S):%Y-%m-%d %H:%M:%S}":
+        return None
+    return not line[20:].startswith("ignored")
+
+
+def _open(run: Any) -> OpenEpisode:
+    attributes = run.typed_search_attributes
+
+    def word(key: SearchAttributeKey[str]) -> str:
+        return str(attributes.get(key, "") or "")
+
+    return OpenEpisode(
+        workflow_id=run.id,
+        run_id=run.run_id,
+        phase=word(search_attributes.PHASE),
+        step=word(search_attributes.STEP),
+        fault=word(search_attributes.FAULT),
+        held=bool(attributes.get(search_attributes.HELD, False)),
+        started=run.start_time,
+    )

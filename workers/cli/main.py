@@ -1,0 +1,32 @@
+"""`fleetmend`: the entry point, and the short way for node tasks.
+
+Owns the check that our packages are ours, and the start of a node task without the rest of the
+command line: a pod on a sick node runs it against a deadline. Every other command is
+`commands.py`'s.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from workers.cli.shadowing import shadowed
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    problem = shadowed()
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["node-task"] and "--help" not in arguments:
+        sys.exit(run_node_task(arguments[1:]))
+    commands = importlib.import_module("workers.cli.commands")
+    commands.run_app(arguments)
+
+
+def run_node_task(arguments: Sequence[str]) -> int:
+    """Do one node-local job; its exit code."""
+    module = importlib.import_module("workers.node_task.main")
+    code: int = module.main(arguments)
+    return code

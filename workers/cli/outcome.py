@@ -1,0 +1,93 @@
+"""How a command ends: its exit code, its one error message, its JSON.
+
+Owns the exit codes and the only places where the CLI writes to standard output and error. Messages
+are one sentence of what failed and one of what to do. Knows no command.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, NoReturn, TypeVar
+
+from rich.console import Console
+
+Value = TypeVar("Value")
+
+
+class ExitCode(IntEnum):
+    """What a script may rely on."""
+
+    OK = 0
+    REFUSED = 1
+    """It was refused, or it failed; the message says why."""
+    USAGE = 2
+    """The command line, a variable or a file is wrong."""
+    UNREACHABLE = 3
+    """Temporal or the cluster could not be reached."""
+
+
+class CommandError(Exception):
+    """A command ends with this message and exit code."""
+
+    def __init__(self, code: ExitCode, message: str, facts: Mapping[str, object] | None = None):
+        super().__init__(message)
+        self.code = code
+        self.facts = dict(facts or {})
+
+
+def refused(message: str, **facts: object) -> CommandError:
+    """It was refused or failed; `facts` stand beside the message in the JSON."""
+    return CommandError(ExitCode.REFUSED, message, facts)
+
+
+def wrong_usage(message: str) -> CommandError:
+    """What was typed or set cannot be meant."""
+    return CommandError(ExitCode.USAGE, message)
+
+
+def unreachable(message: str) -> CommandError:
+    """Temporal or the cluster did not answer."""
+    return CommandError(ExitCode.UNREACHABLE, message)
+
+
+def run_command(body: Callable[[], object], *, as_json: bool) -> NoReturn:
+    """Run a command's body, and leave the process with its exit code."""
+    try:
+        body()
+    except CommandError as error:
+        if as_json:
+            write_json({"error": str(error), "exit_code": int(error.code), **error.facts})
+        Console(stderr=True, highlight=False).print(
+            f"error: {error}", markup=False, style="red", soft_wrap=True
+        )
+        sys.exit(int(error.code))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(int(ExitCode.OK))
+
+
+def write_json(value: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def write_lines(lines: Sequence[str]) -> None:
+    """Plain lines on standard output, never wrapped."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def console() -> Console:
+    """The terminal of standard output."""
+    return Console(highlight=False)
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)

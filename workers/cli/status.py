@@ -1,0 +1,273 @@
+"""`fleetmend status` and `fleetmend node NAME`: what stands on each node, and why.
+
+Owns the joining of Nodes, machine records, arming and open episodes into rows, and their tables.
+Without Temporal it still tells what the cluster knows. Judges nothing: faults are the rules'.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.markup import escape
+from rich.table import Table
+
+from workers.cli.cluster import ClusterReader, Machine, open_cluster
+from workers.cli.episodes import Episodes, OpenEpisode, read_cluster
+from workers.cli.outcome import CommandError, ExitCode, console, write_json
+from workflows.model.detection.rules import match_rules
+from workflows.model.identity import NodeRef, workflow_id
+from workflows.model.node import NodeView
+from workflows.model.policy import Policy
+from workflows.model.remediation.arming import Arming
+from workflows.model.remediation.marks import IGNORE, PAUSE, MarkerError, is_marked, marker_of
+
+HEALTHY = "-"
+"""In place of a phase: no episode is open."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One node; "" = nothing to tell. `marks` are the cordon and fleetmend's annotations."""
+
+    node: str
+    uid: str
+    pool: str
+    armed: bool
+    ready: bool
+    phase: str
+    fault: str
+    step: str
+    held: bool
+    marks: tuple[str, ...]
+    detail: str
+    workflow_id: str
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Everything one look needs; `episodes` None = Temporal was not reached (`problem`)."""
+
+    nodes: tuple[NodeView, ...]
+    machines: tuple[Machine, ...]
+    arming: Arming
+    policy: Policy
+    episodes: Mapping[str, OpenEpisode] | None
+    cluster: str
+    problem: str = ""
+
+
+def show_status(*, as_json: bool) -> None:
+    """`fleetmend status`."""
+    with open_cluster() as reader:
+        sight = asyncio.run(_look(reader))
+    rows = rows_of(sight)
+    if as_json:
+        write_json(
+            {
+                "cluster": sight.cluster,
+                "temporal": sight.problem or "reached",
+                "armed": [entry.scope for entry in sight.arming.armed],
+                "paused": [entry.scope for entry in sight.arming.paused],
+                "arming_problem": sight.arming.problem,
+                "nodes": rows,
+            }
+        )
+        return
+    _show_rows(rows)
+    _show_arming(sight.arming)
+    if sight.problem:
+        console().print(f"[yellow]steps and open episodes are missing:[/] {escape(sight.problem)}")
+
+
+def show_node(name: str, *, as_json: bool) -> None:
+    """`fleetmend node NAME`."""
+    with open_cluster() as reader:
+        node = reader.node(name)
+        sight = asyncio.run(_look(reader, node))
+        row = _row(node, sight, {m.node_uid: m for m in sight.machines})
+    machine = next((m for m in sight.machines if m.node_uid == node.uid), None)
+    matches = match_rules(node, sight.policy, datetime.now(UTC))
+    story, plan, question = asyncio.run(_tell(sight, row)) if row.workflow_id else ([], [], "")
+    if as_json:
+        write_json(
+            {
+                "node": row,
+                "temporal": sight.problem or "reached",
+                "boot_id": node.boot_id,
+                "gpus": node.gpus,
+                "matches": [{"rule": m.rule, "fault": m.fault, "text": m.text} for m in matches],
+                "question": question,
+                "story": story,
+                "plan": plan,
+                "machine": machine.raw if machine else None,
+            }
+        )
+        return
+    _show_facts(row, node, machine, [f"{m.fault} (rule {m.rule}): {m.text}" for m in matches])
+    for title, lines in (("story", story), ("what comes next", plan)):
+        if lines:
+            console().print(f"\n[bold]{title}[/]")
+            for line in lines:
+                console().print(f"  {line}", markup=False, soft_wrap=True)
+    if question:
+        console().print(
+            f"\n[bold]it waits for a person[/]: fleetmend resume|approve|deny|retire {name} "
+            f"(question {escape(question)})"
+        )
+    if sight.problem:
+        console().print(f"\n[yellow]its story is missing:[/] {escape(sight.problem)}")
+
+
+def rows_of(sight: Sight) -> list[Row]:
+    """One row for each node that fleetmend minds: of a pool, marked, or with an episode."""
+    machines = {machine.node_uid: machine for machine in sight.machines}
+    rows = (_row(node, sight, machines) for node in sight.nodes)
+    minded = [row for row in rows if row.pool or row.workflow_id or row.marks]
+    return sorted(minded, key=lambda row: (row.pool or "~", row.node))
+
+
+async def _look(reader: ClusterReader, node: NodeView | None = None) -> Sight:
+    """The cluster in a thread while Temporal is asked."""
+    opening = asyncio.create_task(_open_episodes())
+    nodes, machines, arming, policy = await asyncio.to_thread(
+        lambda: (
+            reader.nodes() if node is None else (node,),
+            reader.machines(),
+            reader.arming(),
+            reader.policy(),
+        )
+    )
+    episodes, cluster, problem = await opening
+    return Sight(nodes, machines, arming, policy, episodes, cluster, problem)
+
+
+async def _open_episodes() -> tuple[Mapping[str, OpenEpisode] | None, str, str]:
+    cluster = read_cluster()
+    try:
+        return await (await Episodes.open(cluster)).all_open(), cluster, ""
+    except CommandError as error:
+        if error.code is ExitCode.USAGE:
+            raise
+        return None, cluster, str(error)
+
+
+async def _tell(sight: Sight, row: Row) -> tuple[list[str], list[str], str]:
+    found = (sight.episodes or {}).get(row.workflow_id)
+    if found is None:
+        return [], [], ""
+    episodes = await Episodes.open(sight.cluster)
+    story, plan, question = await asyncio.gather(
+        *(episodes.ask(found, query) for query in ("story", "plan", "question"))
+    )
+    if story is None:
+        return ["no worker answers: start one with `fleetmend worker`"], [], ""
+    return list(story), list(plan or []), str(question or "")
+
+
+def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
+    machine = machines.get(node.uid)
+    identity = workflow_id(sight.cluster, NodeRef(node.name, node.uid))
+    found = (sight.episodes or {}).get(identity)
+    pool = sight.policy.pool_of(node.labels)
+    recorded = machine if machine and (machine.is_open or machine.outcome == "retired") else None
+    phase, fault, held = HEALTHY, "", False
+    if found is not None:
+        phase, fault, held = found.phase or "suspect", found.fault, found.held
+    elif sight.episodes is None and recorded is not None:
+        phase, fault, held = recorded.phase, recorded.fault, recorded.held
+    elif recorded is not None and recorded.outcome:
+        phase, fault = recorded.outcome, recorded.fault
+    return Row(
+        node=node.name,
+        uid=node.uid,
+        pool=pool.name if pool else "",
+        armed=bool(pool and sight.arming.is_armed(pool.name)),
+        ready=node.ready,
+        phase=phase,
+        fault=fault,
+        step=found.step if found else "",
+        held=held,
+        marks=tuple(_marks(node)),
+        detail=machine.held_reason if machine and held else "",
+        workflow_id=identity if found else "",
+    )
+
+
+def _marks(node: NodeView) -> Iterable[str]:
+    if node.unschedulable:
+        yield "cordon"
+    if is_marked(node):
+        try:
+            marker = marker_of(node)
+        except MarkerError:
+            yield "unreadable marker"
+        else:
+            if marker and marker.handed_over:
+                yield f"handed over to {marker.handed_over}"
+            elif marker:
+                yield "episode" + (" + slot" if marker.slot else "")
+    if PAUSE in node.annotations:
+        yield "paused"
+    if IGNORE in node.annotations:
+        yield "ignored"
+
+
+def _show_rows(rows: Iterable[Row]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("POOL", "NODE", "READY", "PHASE", "FAULT", "STEP", "HELD", "MARKS"):
+        table.add_column(column)
+    for row in rows:
+        style = "red" if row.held else "yellow" if row.phase != HEALTHY else ""
+        held = f"held: {row.detail}" if row.held else ""
+        cells = (
+            row.pool or "-",
+            row.node,
+            "yes" if row.ready else "no",
+            row.phase,
+            row.fault,
+            row.step,
+            held,
+            ", ".join(row.marks),
+        )
+        table.add_row(*map(escape, cells), style=style)
+    console().print(table)
+
+
+def _show_arming(arming: Arming) -> None:
+    armed = ", ".join(entry.scope for entry in arming.armed) or "nothing (observing only)"
+    console().print(f"armed: {escape(armed)}")
+    for entry in arming.paused:
+        scope = "the fleet" if entry.scope == "*" else f"pool {entry.scope}"
+        console().print(f"paused: {escape(f'{scope}, by {entry.by}: {entry.reason}')}")
+    if arming.problem:
+        console().print(f"[red]{escape(arming.problem)}[/]")
+
+
+def _show_facts(row: Row, node: NodeView, machine: Machine | None, matches: list[str]) -> None:
+    table = Table.grid(padding=(0, 2))
+    facts = [
+        ("node", f"{row.node} ({row.uid})"),
+        ("pool", f"{row.pool or '-'} ({'armed' if row.armed else 'observing'})"),
+        ("ready", "yes" if row.ready else "no"),
+        ("boot", node.boot_id or "the Node has none"),
+        ("GPUs", ", ".join(f"{name}: {count}" for name, count in node.gpus.items()) or "none"),
+        ("marks", ", ".join(row.marks) or "none"),
+        ("matches", "; ".join(matches) or "no rule"),
+        ("phase", row.phase + (f", {row.step}" if row.step else "")),
+        ("fault", row.fault),
+        ("held", row.detail if row.held else ""),
+        ("workflow", row.workflow_id),
+    ]
+    if machine is not None:
+        baseline = "none" if machine.baseline_gpus is None else f"{machine.baseline_gpus} GPUs"
+        facts += [
+            ("machine", machine.name),
+            ("baseline", baseline),
+            ("strikes", str(machine.strikes)),
+            ("last outcome", machine.outcome),
+        ]
+    for name, value in facts:
+        if value:
+            table.add_row(f"[bold]{name}[/]", escape(value))
+    console().print(table)

@@ -1,0 +1,144 @@
+"""`fleetmend pause|resume|retire|approve|deny NODE`: a person's word to one node's episode.
+
+Owns what each word needs (an open episode, or none for retire), and what is said when it was not
+heeded. The word itself is judged by the workflow. Pauses of a pool or the fleet are `arming.py`'s.
+"""
+
+import asyncio
+import uuid
+
+from rich.markup import escape
+
+from workers.cli.caller import caller
+from workers.cli.cluster import ClusterReader, open_cluster
+from workers.cli.episodes import Episodes, OpenEpisode, Told, message_for, read_cluster
+from workers.cli.outcome import console, refused, write_json
+from workflows.contracts.messages import Command, Opening
+from workflows.model.identity import NodeRef
+from workflows.model.node import NodeView
+from workflows.model.remediation.marks import PAUSE, MarkerError, marker_of
+
+
+def say(
+    command: Command, node_name: str, *, reason: str, question: str = "", as_json: bool
+) -> None:
+    """Send one word, and tell what became of it."""
+    cluster = read_cluster()
+    with open_cluster() as reader:
+        node = reader.node(node_name)
+        pool = reader.policy().pool_of(node.labels) if command is Command.RETIRE else None
+        recorded = _recorded_episode(reader, node)
+    if command is Command.RETIRE and pool is None:
+        raise refused(
+            f"Node {node_name} is in no pool of the policy, so fleetmend never touches it; add "
+            "its labels to a pool's selector, or drain it with kubectl"
+        )
+    word = _Word(command, node, cluster, reason, question, recorded, pool.name if pool else "")
+    told = asyncio.run(_send(word))
+    _tell(command, node_name, told, as_json=as_json)
+
+
+class _Word:
+    """Everything that is needed to send one word."""
+
+    def __init__(
+        self,
+        command: Command,
+        node: NodeView,
+        cluster: str,
+        reason: str,
+        question: str,
+        recorded: str,
+        pool: str,
+    ) -> None:
+        self.command, self.cluster, self.question = command, cluster, question
+        self.node = NodeRef(node.name, node.uid)
+        self.by = caller(reason)
+        self.recorded = recorded
+        self.pool = pool
+
+
+async def _send(word: _Word) -> Told:
+    episodes = await Episodes.open(word.cluster)
+    found = await episodes.find(word.node)
+    if found is not None:
+        return await _tell_open(episodes, found, word)
+    if word.command is Command.RETIRE:
+        return await _open_and_retire(episodes, word)
+    remedy = (
+        f"kubectl annotate node {word.node.name} {PAUSE}='why' keeps fleetmend off it"
+        if word.command is Command.PAUSE
+        else "see: fleetmend status"
+    )
+    raise refused(f"no episode is open on Node {word.node.name}; {remedy}")
+
+
+async def _tell_open(episodes: Episodes, found: OpenEpisode, word: _Word) -> Told:
+    episode = await episodes.ask(found, "episode")
+    question = word.question
+    if word.command in (Command.APPROVE, Command.DENY) and not question:
+        question = str(await episodes.ask(found, "question") or "")
+        if episode is not None and not question:
+            raise refused(
+                f"Node {word.node.name}: nothing is asked right now; see: "
+                f"fleetmend node {word.node.name}"
+            )
+    # Without a worker to ask, the cluster's own record names the episode that the person saw.
+    message = message_for(word.by, episode=str(episode or word.recorded), question=question)
+    return await episodes.tell(found, word.command, message)
+
+
+async def _open_and_retire(episodes: Episodes, word: _Word) -> Told:
+    episode = uuid.uuid4().hex[:16]
+    opening = Opening(
+        node=word.node,
+        cluster=word.cluster,
+        episode=episode,
+        pool=word.pool,
+        opened_by=word.by.by,
+        operator_reason=word.by.reason or "retire",
+    )
+    message = message_for(word.by, episode=episode)
+    return await episodes.open_with(opening, Command.RETIRE, message)
+
+
+def _recorded_episode(reader: ClusterReader, node: NodeView) -> str:
+    try:
+        marker = marker_of(node)
+    except MarkerError:
+        return ""
+    if marker is not None and not marker.handed_over:
+        return marker.episode
+    machine = reader.machine_of(node)
+    return machine.episode if machine and machine.is_open else ""
+
+
+def _tell(command: Command, node: str, told: Told, *, as_json: bool) -> None:
+    facts = {
+        "node": node,
+        "command": command.value,
+        "workflow_id": told.workflow_id,
+        "run_id": told.run_id,
+        "request_id": told.request_id,
+        "heeded": told.heeded,
+        "story": told.line,
+    }
+    if told.heeded is False:
+        raise refused(f"the episode of Node {node} did not take it: {told.line}", **facts)
+    if as_json:
+        write_json(facts)
+        return
+    if told.heeded:
+        console().print(escape(told.line), soft_wrap=True)
+    else:
+        console().print(
+            f"{command} was sent to {escape(told.workflow_id)}; no worker has answered yet, so it "
+            "is not known whether it was taken",
+            soft_wrap=True,
+        )
+    if command is Command.PAUSE:
+        console().print(
+            f"it stops this episode only; kubectl annotate node {escape(node)} {PAUSE}='why' keeps "
+            "fleetmend off the node until you remove it",
+            soft_wrap=True,
+        )
