@@ -1,0 +1,1 @@
+"""Faults that can be injected into simulated nodes, by name."""

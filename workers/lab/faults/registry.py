@@ -84,6 +84,8 @@ def make_fault(name: str, options: Mapping[str, str]) -> Fault:
     cls = classes.get(name)
     if cls is None:
         raise BadFault(f"no fault {name[:80]!r}; known: {', '.join(classes)}")
+    # Python callers can't write a dash in a keyword: same_machine is same-machine.
+    options = {key.replace("_", "-"): value for key, value in options.items()}
     keys = [option.key for option in _options(cls)]
     for key in options:
         if key not in keys:

@@ -1,0 +1,1 @@
+"""Stand-ins for kubelets: simulated nodes as plain API clients."""

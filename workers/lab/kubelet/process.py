@@ -169,11 +169,14 @@ def _expand(text: str, environment: Mapping[str, str]) -> str:
 class ProcessContainer:
     """A subprocess in its own process group; it dies with the fleet's process."""
 
-    def __init__(self, plan: LaunchPlan, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, plan: LaunchPlan, process: asyncio.subprocess.Process, output: asyncio.StreamReader
+    ) -> None:
         self.started_at = now()
         self.done: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._plan = plan
         self._process = process
+        self._output = output
         self._watcher = asyncio.create_task(self._follow())
 
     @classmethod
@@ -186,20 +189,30 @@ class ProcessContainer:
         plan.termination_log.parent.mkdir(parents=True, exist_ok=True)
         plan.termination_log.write_bytes(b"")
         plan.log.parent.mkdir(parents=True, exist_ok=True)
+        # A pipe of our own: with asyncio's, `wait` would not return while a child of the container
+        # still holds the writing end (Python 3.11).
+        reading, writing = os.pipe()
+        output = asyncio.StreamReader()
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb", buffering=0)
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 *plan.argv,
                 cwd=plan.folder,
                 env=dict(plan.environment),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=writing,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=tether(os.getpid()),
             )
         except OSError as error:
+            pipe.close()
             raise BadContainer(f"cannot run {plan.argv[0]}: {error}") from error
-        return cls(plan, process)
+        finally:
+            os.close(writing)
+        return cls(plan, process, output)
 
     def stop(self, grace_s: float) -> None:
         self._signal(signal.SIGTERM)
@@ -234,11 +247,9 @@ class ProcessContainer:
         self.done.set_result(Exit(code, reason, message, self.started_at, now()))
 
     async def _keep_log(self) -> None:
-        pipe = self._process.stdout
-        assert pipe is not None, "launch() asks for the pipe"
         left = LOG_BYTES
         with self._plan.log.open("ab") as log:
-            while chunk := await pipe.read(65_536):
+            while chunk := await self._output.read(65_536):
                 log.write(chunk[:left])
                 log.flush()
                 if 0 < left <= len(chunk):
