@@ -76,6 +76,8 @@ class Inbox:
             return
         if report.episode and report.episode not in self.episodes:
             self.episodes.append(report.episode)
+        if report.marked_at and self._is_new(f"marked/{report.episode}"):
+            self.expectation = Expectation(report.episode, report.marked_at)
         self.report = report
         for match in report.matches:
             if self._is_new(match.id):

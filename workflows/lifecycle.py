@@ -34,7 +34,7 @@ from workflows.model.remediation.ladder import next_rung
 from workflows.model.remediation.marks import Marker, Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.places import free_slot, release, take_place, take_slot
-from workflows.proving import gate, look, prove_and_judge, reboot
+from workflows.proving import gate, hear, look, prove_and_judge, reboot
 from workflows.runtime import Interrupted, NodeGone, NotOwner, Overruled, Runtime, StepFailed
 from workflows.telling import publish, publish_record
 
@@ -325,7 +325,7 @@ def reopen(run: Runtime, episode: Episode) -> None:
         inbox.episodes.append(reported)
     episode.id, episode.match, episode.marker = reported, None, None
     episode.drained, episode.recover, episode.overruled = False, False, None
-    inbox.heeding, inbox.expectation = True, None
+    inbox.heeding = True
     inbox.fault = Fault.OPERATOR
     if episode.phase is Phase.CLOSED:
         episode.phase = Phase.SUSPECT
@@ -403,7 +403,8 @@ def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
     elif interruption.reason is Interruption.GONE:
         inbox.facts = None  # the next read says whether it is true
     elif interruption.reason is Interruption.WORSE:
-        episode.overruled = None  # the finding is in inbox.fresh: the next look takes it
+        episode.overruled = None
+        hear(run, episode)
 
 
 def overrule(run: Runtime, episode: Episode, why: str) -> None:

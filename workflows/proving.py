@@ -31,7 +31,7 @@ from workflows.model.remediation.gate import (
 )
 from workflows.model.remediation.phase import Phase
 from workflows.model.remediation.reboot import BootRecord, Proof, RebootProof
-from workflows.runtime import Net, Runtime, Until
+from workflows.runtime import Net, Overruled, Runtime, Until
 from workflows.telling import publish_record
 
 GATE_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
@@ -40,23 +40,31 @@ PROOF_AGAIN_S = 5.0
 """Seconds between two looks at a boot id that a signal announced and a read did not yet show."""
 
 
+def hear(run: Runtime, episode: Episode) -> None:
+    """Takes what was reported; a worse fault than the episode's becomes the episode's."""
+    for match in run.inbox.take_fresh():
+        if episode.match is None or is_worse(match.fault, episode.fault):
+            episode.blame(match)
+    if episode.match is not None:
+        run.inbox.fault = episode.fault
+
+
 async def look(run: Runtime, episode: Episode) -> Reading:
     """Reads the world; the first time also the policy, which then stays as it is."""
+    hear(run, episode)
     if not episode.phases:
         opened = await run.step(OPEN_EPISODE, episode.owner)
         episode.policy, episode.pool = opened.policy, opened.pool
         episode.pool_size = opened.pool_size
         reading = opened.reading
+        episode.enter(Phase.SUSPECT, run.now())
     else:
         reading = await run.step(READ_NODE, episode.owner)
     episode.read(reading)
+    wanted = run.inbox.expectation
+    if wanted and (reading.marker is None or reading.marker.episode != wanted.marker_episode):
+        raise Overruled("somebody removed the marker")
     adopt(run, episode, reading)
-    for match in run.inbox.take_fresh():
-        if episode.match is None or is_worse(match.fault, episode.fault):
-            episode.blame(match)
-    run.inbox.fault = episode.fault
-    if not episode.phases:
-        episode.enter(Phase.SUSPECT, run.now())
     return reading
 
 
@@ -190,9 +198,9 @@ async def judge(run: Runtime, episode: Episode, waited_s: float) -> Judgement:
         deadline_s=policy.timing.node_task_deadline_s,
     )
     answer = await run.step(INVENTORY, count)
-    found = None
-    if answer.result is Result.DONE:
-        found = Inventory(answer.gpus, answer.model, answer.boot_id)
+    if answer.result is not Result.DONE:
+        return Judgement(Verdict.UNKNOWN, (f"inventory: {answer.detail}",))
+    found = Inventory(answer.gpus, answer.model, answer.boot_id)
     return worst(
         judge_inventory(found, baseline, node.boot_id),
         judge_allocatable(node, baseline, waited_s, policy.gate.settle_s),

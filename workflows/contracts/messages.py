@@ -18,7 +18,8 @@ from workflows.model.remediation.budget import Budget
 class Report:
     """What watch saw on a node: every rule that matches it now, worst first (empty = none).
 
-    `episode` is the id in the marker that watch wrote, or the one it minted for a start.
+    `episode` is the id in the marker that watch wrote, or the one it minted for a start;
+    `marked_at` is the resourceVersion at which that marker stood on the node ("" = no marker).
     """
 
     node: NodeRef
@@ -27,6 +28,7 @@ class Report:
     matches: tuple[RuleMatch, ...]
     boot_id: str
     at: datetime
+    marked_at: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ Owns the classes and how grave each is; what is done about one stands in the pol
 is unknown to this release is `diagnostic-unknown`, and unknown is never healthy.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 
 class Fault(StrEnum):
@@ -20,16 +22,18 @@ class Fault(StrEnum):
     OPERATOR = "operator"
 
 
-SEVERITY: dict[Fault, int] = {
-    Fault.OPERATOR: 0,
-    Fault.DIAGNOSTIC_UNKNOWN: 10,
-    Fault.HOST_UNREACHABLE: 20,
-    Fault.THERMAL: 30,
-    Fault.NETWORK: 40,
-    Fault.INTERCONNECT: 50,
-    Fault.GPU_MEMORY_UNCORRECTABLE: 60,
-    Fault.GPU_LOST: 70,
-}
+SEVERITY: Mapping[Fault, int] = MappingProxyType(
+    {
+        Fault.OPERATOR: 0,
+        Fault.DIAGNOSTIC_UNKNOWN: 10,
+        Fault.HOST_UNREACHABLE: 20,
+        Fault.THERMAL: 30,
+        Fault.NETWORK: 40,
+        Fault.INTERCONNECT: 50,
+        Fault.GPU_MEMORY_UNCORRECTABLE: 60,
+        Fault.GPU_LOST: 70,
+    }
+)
 """Which of two faults is the worse (higher); ours, by how little of the node can still work."""
 
 UNKNOWN_KIND = frozenset({Fault.DIAGNOSTIC_UNKNOWN, Fault.HOST_UNREACHABLE})

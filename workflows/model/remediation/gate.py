@@ -100,10 +100,10 @@ def judge_inventory(
     inventory: Inventory | None, baseline: Baseline | None, boot_id: str
 ) -> Judgement:
     """The GPUs that the node counts are the baseline's, counted during the present boot."""
-    if inventory is None:
-        return Judgement(Verdict.UNKNOWN, ("the inventory gave no answer",))
     if baseline is None:
         return Judgement(Verdict.UNKNOWN, ("no baseline is recorded for this machine",))
+    if inventory is None:
+        return Judgement(Verdict.UNKNOWN, ("the inventory gave no answer",))
     if inventory.boot_id != boot_id:
         return Judgement(Verdict.UNKNOWN, ("the inventory was taken in another boot",))
     missing = sorted(set(baseline.gpus) - set(inventory.gpus))

@@ -1,0 +1,313 @@
+"""A world of one node for the runbook in memory: what each contract finds and does.
+
+Owns a Node's truth (conditions, boot, marker, pods) and answers contracts as the activities do, by
+the same functions of `workflows.model`. It imitates no API: those tests run on the real one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from workflows.contracts.guard import Asked
+from workflows.contracts.kube import (
+    Drained,
+    Marked,
+    MachineMemory,
+    Opened,
+    Permitted,
+    Quarantined,
+    Reading,
+)
+from workflows.contracts.machines import Recorded
+from workflows.contracts.messages import Ask, ControlMessage, Grant, NodeFacts, Opening, Report
+from workflows.contracts.node_tasks import NodeTaskRequest, Result, TaskAnswer
+from workflows.inbox import Inbox
+from workflows.lifecycle import remediate
+from workflows.memory_runtime import START, MemoryRuntime, StillWaiting
+from workflows.model.detection.rules import match_rules
+from workflows.model.identity import NodeRef
+from workflows.model.node import Condition, NodeView
+from workflows.model.policy import Policy, Pool, Timing
+from workflows.model.remediation.drain import Blocked
+from workflows.model.remediation.gate import Baseline
+from workflows.model.remediation.marks import (
+    EPISODE,
+    Marker,
+    Slot,
+    entry_marker,
+    marker_of,
+    other_healer,
+)
+from workflows.model.remediation.permit import Claim, Effect, fence
+from workflows.model.remediation.reboot import BootRecord, Proof, prove_reboot
+from workflows.runtime import NodeGone, NotOwner, Overruled
+
+NODE = NodeRef("node-1", "uid-1")
+GPUS = tuple(f"GPU-{n}" for n in range(8))
+GOOD = ("GPUHealthy", "InterconnectHealthy", "NetworkHealthy", "HostHealthy", "Ready")
+POLICY = Policy(
+    pools=(Pool(name="training", selector={"pool": "training"}, expected_gpus=8),),
+    timing=Timing(boot_deadline_s=600, probation_s=600),
+)
+
+
+@dataclass
+class World:
+    """One node. `boots` counts its reboots; hooks run before a named step (once each)."""
+
+    policy: Policy = POLICY
+    boots: int = 0
+    boot_takes: timedelta = timedelta(seconds=90)
+    heals_by_boot: bool = True
+    listens: bool = True
+    gpus_after_boot: tuple[str, ...] = GPUS
+    unschedulable: bool = False
+    marker: Marker | None = None
+    bad: dict[str, tuple[str, str]] = field(default_factory=dict)
+    gone: bool = False
+    taints: tuple[str, ...] = ()
+    baseline: Baseline | None = Baseline(GPUS, (("nvidia.com/gpu", 8),), START)
+    pods: int = 3
+    blocked: bool = False
+    closed_outcome: str = ""
+    version: int = 1
+    boot_at: datetime | None = None
+    gpus: tuple[str, ...] = GPUS
+    hooks: dict[str, Callable[[], None]] = field(default_factory=dict)
+    runtime: MemoryRuntime | None = None
+
+    # -- what happens to the node
+
+    def fail(self, condition: str, reason: str, status: str = "False") -> None:
+        """A condition turns bad."""
+        self.bad[condition] = (status, reason)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something changed: watch tells the run."""
+        self.version += 1
+        if self.runtime is not None:
+            self.runtime.inbox.take_facts(self.facts())
+
+    def cool(self, now: datetime) -> None:
+        """Lets a boot that is due happen."""
+        if self.boot_at is not None and now >= self.boot_at:
+            self.boot_at = None
+            self.boots += 1
+            self.gpus = self.gpus_after_boot
+            if self.heals_by_boot:
+                self.bad.clear()
+            self.touch()
+
+    def view(self, now: datetime) -> NodeView:
+        """The Node as a read shows it."""
+        self.cool(now)
+        annotations = {} if self.marker is None else {EPISODE: self.marker.encode()}
+        conditions = {}
+        for name in GOOD:
+            status, reason = self.bad.get(name, ("True", "Healthy"))
+            conditions[name] = Condition(name, status, reason, reason, now, START)
+        if self.boot_at is not None:
+            conditions["Ready"] = Condition("Ready", "Unknown", "NodeStatusUnknown", "", now, now)
+        return NodeView(
+            name=NODE.name,
+            uid=NODE.uid,
+            resource_version=str(self.version),
+            created=START,
+            labels={"pool": "training"},
+            annotations=annotations,
+            unschedulable=self.unschedulable,
+            provider_id="p",
+            boot_id=f"boot-{self.boots}",
+            system_uuid="s",
+            machine_uuid="m",
+            conditions=conditions,
+            gpus={"nvidia.com/gpu": len(self.gpus)},
+            capacity={"nvidia.com/gpu": len(self.gpus)},
+            taints=self.taints,
+        )
+
+    def facts(self) -> NodeFacts:
+        """What watch would signal."""
+        now = self.runtime.now() if self.runtime else START
+        view = self.view(now)
+        return NodeFacts(
+            uid=view.uid,
+            resource_version=view.resource_version,
+            ready=view.ready,
+            boot_id=view.boot_id,
+            unschedulable=view.unschedulable,
+            marker_episode=self.marker.episode if self.marker else "",
+            gpus=dict(view.gpus),
+            conditions={k: c.status for k, c in view.conditions.items()},
+            paused=False,
+            at=now,
+            gone=self.gone,
+        )
+
+    # -- contracts
+
+    def answer(self, name: str, request: Any, now: datetime) -> Any:
+        """See `memory_runtime.World`."""
+        hook = self.hooks.pop(name, None)
+        if hook is not None:
+            hook()
+        self.cool(now)
+        if self.gone and name not in ("record_phase", "release_place"):
+            raise NodeGone(f"Node {NODE.name} does not exist any more")
+        return getattr(self, name)(request, now)
+
+    def _fenced(self, effect: Effect, episode: str, now: datetime) -> None:
+        refused = fence(effect, self.view(now), Claim(episode, NODE.uid))
+        if refused is not None:
+            kind = Overruled if refused.refusal == "overruled" else NotOwner
+            raise kind(refused.detail)
+
+    def _memory(self) -> MachineMemory:
+        return MachineMemory("machine-1", self.baseline, 0, 0, self.closed_outcome)
+
+    def read_node(self, request: Any, now: datetime) -> Reading:
+        view = self.view(now)
+        return Reading(view, self._memory(), marker_of(view))
+
+    def open_episode(self, request: Any, now: datetime) -> Opened:
+        return Opened(self.read_node(request, now), self.policy, "training", 10)
+
+    def quarantine(self, request: Any, now: datetime) -> Quarantined:
+        view = self.view(now)
+        healer = other_healer(view)
+        if healer:
+            return Quarantined(None, view.resource_version, yielded_to=healer)
+        if self.marker and self.marker.episode not in (
+            request.owner.episode,
+            request.replace,
+            *request.adopt,
+        ):
+            raise NotOwner("belongs to another episode")
+        if self.marker is None:
+            self.marker = entry_marker(view, request.marker)
+        elif self.marker.episode == request.replace:
+            self.marker = replace(self.marker, episode=request.owner.episode)
+        elif not self.unschedulable:
+            raise Overruled("somebody removed the cordon")
+        self.unschedulable = True
+        self.touch()
+        return Quarantined(self.marker, str(self.version))
+
+    def note_slot(self, request: Any, now: datetime) -> Marked:
+        self._fenced(Effect.RESTORE, request.owner.episode, now)
+        assert self.marker is not None
+        self.marker = replace(self.marker, slot=Slot(request.epoch, now))
+        self.touch()
+        return Marked(self.marker, str(self.version))
+
+    def drop_slot(self, request: Any, now: datetime) -> Marked:
+        if self.marker is not None:
+            self.marker = replace(self.marker, slot=None)
+            self.touch()
+        return Marked(self.marker, str(self.version))
+
+    def drain(self, request: Any, now: datetime) -> Drained:
+        self._fenced(Effect.DISRUPT, request.owner.episode, now)
+        if self.blocked:
+            return Drained(False, 0, 1, (Blocked("ns/pod", "Job/x", "PDB x"),))
+        evicted, self.pods = self.pods, 0
+        return Drained(True, evicted, 0)
+
+    def reboot(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
+        self._fenced(Effect.DISRUPT, request.owner.episode, now)
+        if request.expected_boot_id != f"boot-{self.boots}":
+            return TaskAnswer(Result.REFUSED, "another boot", f"boot-{self.boots}")
+        if self.listens and self.boot_at is None:
+            self.boot_at = now + self.boot_takes
+            if self.runtime is not None:
+                self.runtime.at(self.boot_at - START, lambda: self.cool(self.runtime.now()))
+            self.touch()
+        return TaskAnswer(Result.DONE, "asked for", f"boot-{self.boots}")
+
+    def prove_reboot(self, request: Any, now: datetime) -> Any:
+        before: BootRecord = request.before
+        return prove_reboot(before, self.view(now))
+
+    def await_reboot(self, request: Any, now: datetime) -> Any:
+        proof = self.prove_reboot(request, now)
+        if proof.proof is not Proof.DONE:
+            raise StillWaiting
+        return proof
+
+    def await_permit(self, request: Any, now: datetime) -> Permitted:
+        return Permitted()
+
+    def inventory(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
+        return TaskAnswer(Result.DONE, "", f"boot-{self.boots}", self.gpus, "H100")
+
+    def give_back(self, request: Any, now: datetime) -> Marked:
+        self._fenced(Effect.RESTORE, request.owner.episode, now)
+        assert self.marker is not None
+        self.unschedulable = self.marker.was_unschedulable
+        self.marker = None
+        self.touch()
+        return Marked(None, str(self.version))
+
+    def hand_over(self, request: Any, now: datetime) -> Marked:
+        self._fenced(Effect.RESTORE, request.owner.episode, now)
+        assert self.marker is not None
+        self.marker = replace(self.marker, slot=None, handed_over=f"{request.to}:{request.reason}")
+        self.touch()
+        return Marked(self.marker, str(self.version))
+
+    def ask_guard(self, request: Ask, now: datetime) -> Asked:
+        assert self.runtime is not None
+        self.runtime.inbox.take_grant(Grant(request.budget, "epoch", request.episode, now), now)
+        return Asked("guard")
+
+    def release_place(self, request: Any, now: datetime) -> Asked:
+        return Asked("guard")
+
+    def record_phase(self, request: Any, now: datetime) -> Recorded:
+        return Recorded(request.machine_id)
+
+
+def report_of(world: World, episode: str, now: datetime = START) -> Report:
+    """What watch would report about the node now."""
+    matches = match_rules(world.view(now), world.policy, now)
+    marked_at = str(world.version) if world.marker else ""
+    return Report(NODE, episode, "training", matches, f"boot-{world.boots}", now, marked_at)
+
+
+def word(request_id: str = "r1", **more: Any) -> ControlMessage:
+    """A person's message."""
+    return ControlMessage(request_id=request_id, by="alice@host", reason="why", **more)
+
+
+@dataclass
+class Run:
+    """One episode in memory: `start` then `finish`."""
+
+    world: World
+    opening: Opening = Opening(NODE, "test", "ep-1", "training", "watch")
+    step_takes: timedelta = timedelta(seconds=1)
+    runtime: MemoryRuntime = field(init=False)
+
+    def __post_init__(self) -> None:
+        inbox = Inbox(episodes=[self.opening.episode], node_uid=NODE.uid)
+        self.runtime = MemoryRuntime(inbox, self.world, step_takes=self.step_takes)
+        self.world.runtime = self.runtime
+
+    @property
+    def inbox(self) -> Inbox:
+        return self.runtime.inbox
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of the steps, without the records."""
+        return [name for name, _ in self.runtime.steps if name != "record_phase"]
+
+    def finish(self) -> Any:
+        """Drives the runbook to its Closing."""
+        return self.runtime.run(remediate(self.runtime, self.opening))
+
+    def say(self, moment: timedelta, action: Callable[[Inbox, datetime], None]) -> None:
+        """Something reaches the inbox at that moment."""
+        self.runtime.at(moment, lambda: action(self.inbox, self.runtime.now()))
