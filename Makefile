@@ -7,9 +7,11 @@ SHELL := /bin/bash
 # Arguments for the program behind a task: make demo ARGS="--once", make test ARGS="-k rights".
 ARGS ?=
 # The interpreter that makes .venv: the newest found that is new enough, or the one given.
-PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
+ifndef PYTHON
+PYTHON := $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& command -v $$p && break; done)
+endif
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,9 +60,8 @@ venv: $(STAMP) ## make or repair .venv
 
 # One line that says what is missing and how to get it.
 python:
-	@[ -n "$(PYTHON)" ] || { echo "missing: python >= 3.11 (apt-get install python3 python3-venv, or give PYTHON=/path/to/python)" >&2; exit 1; }
-	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
-		{ echo "missing: the venv module of $(PYTHON) (apt-get install python3-venv)" >&2; exit 1; }
+	@[ -n "$(PYTHON)" ] || \
+		{ echo "missing: python >= 3.11 (apt-get install python3 python3-venv, or give PYTHON=PATH)" >&2; exit 1; }
 
 tools:
 	@missing=(); \
@@ -76,7 +77,8 @@ $(STAMP): requirements.lock pyproject.toml | python
 	@if [ -e $(VENV)/.making ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
 			|| [ "$$($(BIN)/python -VV)" != "$$("$(PYTHON)" -VV)" ]; then \
 		echo "making $(VENV) with $(PYTHON)"; \
-		"$(PYTHON)" -m venv --clear $(VENV); \
+		"$(PYTHON)" -m venv --clear $(VENV) || \
+			{ echo "missing: the venv module of $(PYTHON) (apt-get install python3-venv)" >&2; exit 1; }; \
 	fi
 	@rm -f $(VENV)/.whole-*
 	@touch $(VENV)/.making

@@ -1,0 +1,1 @@
+"""The Kubernetes API: the only package that imports the `kubernetes` client."""

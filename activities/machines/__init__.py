@@ -1,0 +1,1 @@
+"""The machine record (GPUMachine) of each physical machine."""

@@ -1,0 +1,1 @@
+"""Node tasks: short-lived pods pinned to one node, from creation to verdict."""

@@ -1,0 +1,1 @@
+"""The program that a node task runs on its node."""

@@ -1,0 +1,1 @@
+"""The watch process: from conditions on Nodes to quarantine and signals, without Temporal."""
