@@ -67,7 +67,7 @@ tools:
 	@missing=(); \
 	[ -n "$(PYTHON)" ] || missing+=("python >= 3.11 (apt-get install python3 python3-venv)"); \
 	command -v cc >/dev/null || missing+=("cc (apt-get install gcc)"); \
-	[ -n "$(PROGRAMS)" ] || command -v go >/dev/null || \
+	[ -n "$(PROGRAMS)" ] || command -v kube-apiserver >/dev/null || command -v go >/dev/null || \
 		missing+=("go >= 1.21 (your system's package, for Debian golang-go from backports, or set KUBEBUILDER_ASSETS)"); \
 	[ $${#missing[@]} -eq 0 ] || { line=$$(printf '; %s' "$${missing[@]}"); echo "missing: $${line:2}" >&2; exit 1; }
 

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from activities.node_tasks.pod import task_name, task_pod
 from tests.deploy.caller import MERGE, STRATEGIC, Answer, Caller, Request
 from tests.deploy.world import IMAGE, JOBS, NAMESPACE, SimNode, World
+from workflows.contracts.kube import Owner
+from workflows.contracts.node_tasks import NodeTaskRequest, TaskKind
+from workflows.model.identity import NodeRef
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -222,6 +226,17 @@ def test_worker_creates_reads_and_deletes_a_node_task(
     # No kubelet serves this node, so the log can't be had; the right to it can.
     assert worker.send(Request("GET", f"{path}/log")).code != 403
     worker.delete(path)
+
+
+@pytest.mark.parametrize("kind", TaskKind)
+def test_pod_that_the_release_makes_is_let_in(
+    worker: Caller, node: SimNode, kind: TaskKind
+) -> None:
+    owner = Owner(node=NodeRef(node.name, node.uid), episode="e1")
+    request = NodeTaskRequest(owner=owner, kind=kind, step="rights", deadline_s=60)
+    pod = task_pod(request, task_name(request), IMAGE)
+    answer = worker.send(Request("POST", f"{PODS}?dryRun=All", pod))
+    assert answer.code == 201, answer
 
 
 def test_worker_creates_no_pod_outside_its_namespace(
