@@ -72,7 +72,9 @@ def read_target(environment: Mapping[str, str] = os.environ) -> TemporalTarget:
         TemporalMisconfigured: the profile or its file cannot be read.
     """
     try:
-        config = dict(ClientConfig.load_client_connect_config(override_env_vars=environment))
+        # A plain dict: the SDK's native part takes no other mapping.
+        variables = dict(environment)
+        config = dict(ClientConfig.load_client_connect_config(override_env_vars=variables))
     except (RuntimeError, ValueError, TypeError, OSError) as error:
         raise TemporalMisconfigured(
             f"the Temporal client configuration cannot be read: {error}; check "

@@ -176,9 +176,9 @@ def worker() -> None:
 @app.command()
 def watch() -> None:
     """Run the watch process, which needs no Temporal (a process; see workers/watch)."""
-    from workers.cli.processes import run_watch_process
+    from workers.watch.process import main as body
 
-    sys.exit(run_watch_process())
+    sys.exit(body())
 
 
 @app.command(

@@ -129,16 +129,14 @@ def rows_of(sight: Sight) -> list[Row]:
 
 async def _look(reader: ClusterReader, node: NodeView | None = None) -> Sight:
     """The cluster in a thread while Temporal is asked."""
-    opening = asyncio.create_task(_open_episodes())
-    nodes, machines, arming, policy = await asyncio.to_thread(
-        lambda: (
-            reader.nodes() if node is None else (node,),
-            reader.machines(),
-            reader.arming(),
-            reader.policy(),
-        )
-    )
-    episodes, cluster, problem = await opening
+
+    def read() -> tuple[tuple[NodeView, ...], tuple[Machine, ...], Arming, Policy]:
+        nodes = reader.nodes() if node is None else (node,)
+        return nodes, reader.machines(), reader.arming(), reader.policy()
+
+    found, opened = await asyncio.gather(asyncio.to_thread(read), _open_episodes())
+    nodes, machines, arming, policy = found
+    episodes, cluster, problem = opened
     return Sight(nodes, machines, arming, policy, episodes, cluster, problem)
 
 
