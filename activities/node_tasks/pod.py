@@ -1,0 +1,167 @@
+"""The pod of a node task: its name, its body, and whether a pod that was found is ours.
+
+Owns the shape that the admission policy `deploy/rights/11-admission-worker-pods.yaml` lets through.
+Pinned by `spec.nodeName`: no scheduler is asked, and no taint or cordon keeps it away. Pure; used by
+`runner.py`.
+"""
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from workflows.contracts.node_tasks import TASK_ENV, NodeTaskRequest, TaskKind, TaskOrder
+
+NAMESPACE: Final = "fleetmend"
+SERVICE_ACCOUNT: Final = "fleetmend-node-task"
+TASK_LABEL: Final = "fleetmend.io/task"
+EPISODE_LABEL: Final = "fleetmend.io/episode"
+EPISODE_ANNOTATION: Final = "fleetmend.io/task-episode"
+NODE_UID_ANNOTATION: Final = "fleetmend.io/task-node-uid"
+MAX_ACTIVE_S: Final = 3600
+"""The admission policy refuses a longer active deadline."""
+HOST_MOUNT: Final = "/host"
+
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def task_name(request: NodeTaskRequest) -> str:
+    """The pod's name: the same for the same episode, node and step, and a DNS label (<= 63)."""
+    owner = request.owner
+    key = f"{owner.node.uid}|{owner.episode}|{request.kind}|{request.step}"
+    return f"fleetmend-{request.kind}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+
+
+def order_of(request: NodeTaskRequest, name: str) -> TaskOrder:
+    """What the task is told."""
+    return TaskOrder(
+        kind=request.kind,
+        episode=request.owner.episode,
+        task=name,
+        node=request.owner.node.name,
+        expected_boot_id=request.expected_boot_id,
+        not_after=request.not_after,
+        refuse_if_gpu_in_use=request.refuse_if_gpu_in_use,
+    )
+
+
+def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
+    """The manifest. Only a reboot is privileged and may write below the host's root."""
+    is_reboot = request.kind is TaskKind.REBOOT
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": {
+                TASK_LABEL: request.kind.value,
+                EPISODE_LABEL: _label_value(request.owner.episode),
+                "app.kubernetes.io/part-of": "fleetmend",
+            },
+            "annotations": {
+                EPISODE_ANNOTATION: request.owner.episode,
+                NODE_UID_ANNOTATION: request.owner.node.uid,
+            },
+        },
+        "spec": {
+            "nodeName": request.owner.node.name,
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": min(MAX_ACTIVE_S, max(1, math.ceil(request.deadline_s))),
+            "serviceAccountName": SERVICE_ACCOUNT,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 5,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [
+                {
+                    "name": "task",
+                    "image": image,
+                    "command": ["fleetmend", "node-task", request.kind.value],
+                    "env": [{"name": TASK_ENV, "value": order_of(request, name).model_dump_json()}],
+                    "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+                    "securityContext": {"privileged": is_reboot, "runAsUser": 0},
+                    "volumeMounts": [
+                        {"name": "host", "mountPath": HOST_MOUNT, "readOnly": not is_reboot}
+                    ],
+                    "terminationMessagePolicy": "File",
+                }
+            ],
+            "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
+        },
+    }
+
+
+def _label_value(episode: str) -> str:
+    if len(episode) <= 63 and _LABEL_VALUE.fullmatch(episode):
+        return episode
+    return hashlib.sha256(episode.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class TaskPod:
+    """A task's pod as it was read."""
+
+    name: str
+    uid: str
+    phase: str
+    deleting: bool
+    has_started: bool
+    message: str | None
+    """The termination message; None while the container has not ended."""
+    reason: str
+    """Why the pod failed or waits, in the kubelet's words; hostile, for people only."""
+
+
+def read_task_pod(body: dict[str, Any]) -> TaskPod:
+    """What matters of a pod; total, as status comes from a node.
+
+    Raises:
+        KeyError, TypeError: there is no metadata.name or metadata.uid.
+    """
+    meta = body["metadata"]
+    status = _mapping(body.get("status"))
+    statuses = status.get("containerStatuses")
+    first = _mapping(statuses[0]) if isinstance(statuses, list) and statuses else {}
+    state = _mapping(first.get("state"))
+    ended, waiting = state.get("terminated"), _mapping(state.get("waiting"))
+    phase = str(status.get("phase", ""))
+    message = None
+    if isinstance(ended, dict):
+        message = str(ended.get("message", ""))
+    elif phase in ("Succeeded", "Failed"):
+        message = ""
+    told = [status.get("reason"), status.get("message")]
+    told += [waiting.get("reason"), waiting.get("message")]
+    return TaskPod(
+        name=str(meta["name"]),
+        uid=str(meta["uid"]),
+        phase=phase,
+        deleting=bool(meta.get("deletionTimestamp")),
+        has_started="running" in state or "terminated" in state,
+        message=message,
+        reason=": ".join(str(part) for part in told if part),
+    )
+
+
+def foreign(body: dict[str, Any], request: NodeTaskRequest) -> str:
+    """Why a pod of the task's name is not this task; "" = it is."""
+    meta = _mapping(body.get("metadata"))
+    annotations, labels = _mapping(meta.get("annotations")), _mapping(meta.get("labels"))
+    asked = (request.owner.node.uid, request.owner.episode, request.kind.value)
+    found = (
+        annotations.get(NODE_UID_ANNOTATION),
+        annotations.get(EPISODE_ANNOTATION),
+        labels.get(TASK_LABEL),
+    )
+    if found == asked:
+        return ""
+    return (
+        f"pod {NAMESPACE}/{meta.get('name', '?')} has this task's name but is about "
+        f"{found[2]} of episode {found[1]} on Node UID {found[0]}; delete it if nobody needs it"
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

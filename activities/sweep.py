@@ -1,0 +1,232 @@
+"""The sweep: whatever has our marks has an owner, and what is known of machines stays true.
+
+Owns the activity `sweep_cluster`: one level-triggered look over nodes, machine records and open
+workflows, as it must also repair what a restored backup or a lost process left behind. It writes
+no Node and no Pod. Async, as most of it asks Temporal; calls to the API server run in threads.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import errors
+from activities.guard import CALL_S, Place
+from activities.kube.client import JsonObject
+from activities.kube.marks_survey import MarksSurvey, places_on, readable_marker
+from activities.machines.record import baseline_of
+from activities.machines.store import MachineStore
+from activities.permit import Authority
+from activities.policy_file import PolicySource
+from workflows.contracts.guard import SweepRequest, Swept, Unbaselined
+from workflows.contracts.kube import Owner
+from workflows.contracts.messages import HeldMarks, Opening
+from workflows.model.identity import NodeRef, guard_workflow_id, machine_id, workflow_id
+from workflows.model.node import NodeView, parse_instant
+from workflows.model.policy import Policy
+from workflows.model.remediation.arming import Arming
+from workflows.model.remediation.gate import Verdict, judge_conditions
+from workflows.model.remediation.marks import Marker, is_marked
+from workflows.model.remediation.permit import Claim, Effect, decide_permit
+
+REMEDIATION_WORKFLOW: Final = "RemediateNode"
+RECONCILE_SIGNAL: Final = "reconcile"
+YOUNG: Final = timedelta(seconds=30)
+"""A marker younger than this may have its workflow on the way: watch writes first, then signals."""
+LONG_GONE: Final = timedelta(minutes=15)
+"""After this a Node that is missing will not come back under the same UID."""
+MAX_UNBASELINED: Final = 50
+"""Inventories that one sweep asks for."""
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+HEARTBEAT_EACH: Final = 20
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One look at the cluster."""
+
+    nodes: tuple[NodeView, ...]
+    machines: tuple[JsonObject, ...]
+    policy: Policy
+    arming: Arming
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the sweep reads."""
+
+    survey: MarksSurvey
+    machines: MachineStore
+    authority: Authority
+    policies: PolicySource
+
+
+class SweepActivity:
+    """Sweeps one cluster."""
+
+    def __init__(self, sources: Sources, temporal: Client, place: Place) -> None:
+        self._sources = sources
+        self._temporal = temporal
+        self._place = place
+
+    async def sweep_cluster(self, request: SweepRequest) -> Swept:
+        """Implements `sweep_cluster`.
+
+        Nodes with our marker and no open workflow get one that only diagnoses and gates. Records
+        of machines whose Node is long gone lose it. The guard is told what is noted. Healthy armed
+        nodes without baseline are named, at most `MAX_UNBASELINED`. Idempotent: workflows are
+        found by id, and each step is decided on what is there now. Heartbeats as it goes.
+        """
+        if request.cluster != self._place.cluster:
+            raise errors.bad_request(
+                f"sweep of cluster {request.cluster!r}: this worker serves {self._place.cluster!r}"
+            )
+        seen = await asyncio.to_thread(self._look)
+        adopted = await self._adopt(seen)
+        await self._tell_guard(seen)
+        cleaned = await self._clean(seen)
+        return Swept(adopted, cleaned, _unbaselined(seen))
+
+    def _look(self) -> _Seen:
+        # Nodes last: a record whose Node appeared in between is then not taken for orphaned.
+        machines = tuple(self._sources.machines.all())
+        return _Seen(
+            nodes=tuple(self._sources.survey.nodes()),
+            machines=machines,
+            policy=self._sources.policies.read(),
+            arming=self._sources.authority.arming(),
+            at=datetime.now(UTC),
+        )
+
+    async def _adopt(self, seen: _Seen) -> tuple[str, ...]:
+        adopted = []
+        for count, node in enumerate(seen.nodes):
+            if count % HEARTBEAT_EACH == 0:
+                activity.heartbeat(f"{count} of {len(seen.nodes)} nodes")
+            marker = readable_marker(node)
+            if marker is None or seen.at - marker.since < YOUNG:
+                continue
+            ref = NodeRef(node.name, node.uid)
+            if not await self._is_open(workflow_id(self._place.cluster, ref)):
+                await self._start(seen, ref, marker, node)
+                adopted.append(node.name)
+        return tuple(adopted)
+
+    async def _is_open(self, name: str) -> bool:
+        """True if a workflow of this id runs. Asked by id: list queries lag behind."""
+        handle = self._temporal.get_workflow_handle(name)
+        try:
+            found = await asyncio.wait_for(handle.describe(), CALL_S)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise errors.try_again(f"looking for workflow {name}: {error}") from error
+        except TimeoutError as error:
+            raise errors.try_again(f"looking for workflow {name}: no answer") from error
+        return found.status is WorkflowExecutionStatus.RUNNING
+
+    async def _start(self, seen: _Seen, ref: NodeRef, marker: Marker, node: NodeView) -> None:
+        pool = seen.policy.pool_of(node.labels)
+        opening = Opening(
+            node=ref,
+            cluster=self._place.cluster,
+            episode=secrets.token_hex(8),
+            pool=pool.name if pool else "",
+            opened_by="sweep",
+            recover=True,
+        )
+        _log.warning("orphan_adopted", node=ref.name, uid=ref.uid, episode=marker.episode)
+        start = self._temporal.start_workflow(
+            REMEDIATION_WORKFLOW,
+            opening,
+            id=workflow_id(self._place.cluster, ref),
+            task_queue=self._place.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"{ref.name}: marked by episode {marker.episode}, without a workflow",
+        )
+        try:
+            await asyncio.wait_for(start, CALL_S)
+        except (RPCError, TimeoutError) as error:
+            raise errors.try_again(f"starting the workflow of Node {ref.name}: {error}") from error
+
+    async def _tell_guard(self, seen: _Seen) -> None:
+        """What is noted, so that places of nodes that are unmarked by now become free."""
+        noted = tuple(
+            (place.budget, place.node.uid)
+            for node in seen.nodes
+            for place in places_on(node, seen.policy)
+        )
+        handle = self._temporal.get_workflow_handle(guard_workflow_id(self._place.cluster))
+        try:
+            signal = handle.signal(RECONCILE_SIGNAL, HeldMarks(noted, seen.at))
+            await asyncio.wait_for(signal, CALL_S)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise errors.try_again(f"telling the guard what is noted: {error}") from error
+        except TimeoutError as error:
+            raise errors.try_again("telling the guard what is noted: no answer") from error
+
+    async def _clean(self, seen: _Seen) -> tuple[str, ...]:
+        """Records whose Node is long gone, and whose workflow is not open any more."""
+        alive = {node.uid for node in seen.nodes}
+        cleaned = []
+        for body in seen.machines:
+            activity.heartbeat("machine records")
+            if not _is_long_gone(body, alive, seen.at):
+                continue
+            name = str((body.get("status") or {}).get("workflowID") or "")
+            if name and await self._is_open(name):
+                continue
+            if await asyncio.to_thread(self._sources.machines.forget_node, body):
+                cleaned.append(str(body["metadata"]["name"]))
+        return tuple(cleaned)
+
+
+def _is_long_gone(body: JsonObject, alive: AbstractSet[str], now: datetime) -> bool:
+    node = (body.get("spec") or {}).get("node")
+    if not isinstance(node, dict) or str(node.get("uid")) in alive:
+        return False
+    status = body.get("status") or {}
+    made = parse_instant(body["metadata"].get("creationTimestamp"))
+    return now - max(made, parse_instant(status.get("lastTransition"))) > LONG_GONE
+
+
+def _unbaselined(seen: _Seen) -> tuple[Unbaselined, ...]:
+    """Healthy nodes that may be touched and whose machine has no baseline yet."""
+    recorded = {
+        str(body["metadata"]["name"])
+        for body in seen.machines
+        if baseline_of(body.get("status") or {}) is not None
+    }
+    found = []
+    for node in seen.nodes:
+        machine = machine_id(node.system_uuid, node.provider_id, node.uid)
+        pool = seen.policy.pool_of(node.labels)
+        if machine in recorded or pool is None or pool.expected_gpus is None:
+            continue
+        if node.gpus.get(GPU_RESOURCE, 0) == pool.expected_gpus and _is_healthy(node, seen):
+            found.append(Unbaselined(NodeRef(node.name, node.uid), machine, pool.name))
+    return tuple(found[:MAX_UNBASELINED])
+
+
+def _is_healthy(node: NodeView, seen: _Seen) -> bool:
+    """In service, permitted to be touched, and nothing against it."""
+    if is_marked(node) or node.unschedulable or node.deleting:
+        return False
+    owner = Owner(NodeRef(node.name, node.uid), "")
+    claim = Claim(owner.episode, owner.node.uid)
+    permit = decide_permit(Effect.MARK, node, claim, seen.arming, seen.policy)
+    if permit.refusal is not None:
+        return False
+    return judge_conditions(node, seen.policy, seen.at).verdict is Verdict.PASSED
