@@ -8,7 +8,7 @@ run finds the first one's pod.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,7 +20,7 @@ from workflows.model.remediation.permit import Effect
 MAX_VERDICT_BYTES = 4000
 """A kubelet keeps the last 4,096 bytes of a termination message (kubernetes, container runtime
 contract); ours stays below it so that it arrives whole."""
-VERDICT_SCHEMA = "fleetmend.io/node-task/v1"
+VERDICT_SCHEMA: Final = "fleetmend.io/node-task/v1"
 TASK_ENV = "FLEETMEND_TASK"
 
 
