@@ -51,10 +51,10 @@ def _read_kubeconfig(kubeconfig: str, configuration: Configuration) -> None:
 def _load(asked: str, load: Callable[[], None]) -> None:
     try:
         load()
-    except yaml.MarkedYAMLError as error:
+    except yaml.YAMLError as error:
         # Not the error's own text: it quotes the file, and the file holds a credential.
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        said = f"no valid YAML: {error.problem}, line {line}"
+        mark = getattr(error, "problem_mark", None)
+        said = "no valid YAML" if mark is None else f"no valid YAML, see line {mark.line + 1}"
         raise errors.KubeconfigError(asked, said) from None
     except (ConfigException, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise errors.KubeconfigError(asked, f"{type(error).__name__}: {error}") from error

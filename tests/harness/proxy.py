@@ -2,7 +2,8 @@
 
 Owns the faults between a client and the server: wrong answers, silence, cut connections, and broken
 watches; everything else goes to the real server, so nothing of Kubernetes is imitated. It ends TLS
-with a certificate of its own and passes the caller's bearer token on, so callers keep their rights.
+with a certificate of its own and passes the caller's bearer token on, so callers keep their rights;
+for a client certificate the caller gets a token that stands for it between caller and proxy.
 The faults themselves are in `tests.harness.proxy_faults`. How to use it:
 
     with FaultProxy(lab_kubeconfig, tmp_path) as proxy:
@@ -23,12 +24,14 @@ The faults themselves are in `tests.harness.proxy_faults`. How to use it:
 import asyncio
 import base64
 import re
+import secrets
 import ssl
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import time
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -52,6 +55,7 @@ from tests.harness.proxy_faults import (
     WatchFault,
 )
 from tests.harness.proxy_tls import make_server_certificate
+from tests.harness.proxy_upstream import current_entries, file_of, open_session, upstream_tls
 
 _HOP_BY_HOP = {
     "connection",
@@ -143,9 +147,8 @@ class FaultProxy:
             kubeconfig: only the server's address and CA are taken from it.
             folder: an existing folder for the proxy's own certificate.
         """
-        cluster = _current(kubeconfig)[0]
+        cluster = current_entries(kubeconfig)[0]
         self._upstream = str(cluster["server"]).rstrip("/")
-        self._upstream_tls = _upstream_tls(cluster, kubeconfig.parent)
         self._certificate = make_server_certificate(folder)
         self._rules: list[Rule] = []
         self._seen: list[Seen] = []
@@ -156,6 +159,9 @@ class FaultProxy:
         self._runner: web.ServerRunner | None = None
         self._site: web.TCPSite | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._cluster = cluster
+        self._base = kubeconfig.parent
+        self._certified: dict[str, aiohttp.ClientSession] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -211,6 +217,15 @@ class FaultProxy:
             if re.fullmatch(method, one.method) and re.search(path, one.path)
         ]
 
+    def token_for_certificate(self, user: dict[str, Any], base: Path) -> str:
+        """A bearer token for callers whose user of a kubeconfig has a client certificate.
+
+        Args:
+            user: the user's part of the kubeconfig.
+            base: where relative paths in it begin.
+        """
+        return self._do(self._certify(user, base))
+
     def refuse(self) -> None:
         """Take the server off the network: connections are reset, new ones refused."""
         self._do(self._refuse())
@@ -234,11 +249,7 @@ class FaultProxy:
         return future.result(_CALL_S)
 
     async def _start(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._upstream_tls),
-            timeout=aiohttp.ClientTimeout(total=None, sock_read=None),
-            auto_decompress=False,
-        )
+        self._session = open_session(upstream_tls(self._cluster, self._base))
         # With cancellation a client that goes away ends its request to the real server too.
         server = web.Server(self._serve, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
@@ -280,7 +291,20 @@ class FaultProxy:
         assert self._runner is not None
         assert self._session is not None
         await self._runner.cleanup()
-        await self._session.close()
+        for session in (self._session, *self._certified.values()):
+            await session.close()
+
+    async def _certify(self, user: dict[str, Any], base: Path) -> str:
+        tls = upstream_tls(self._cluster, self._base)
+        assert isinstance(tls, ssl.SSLContext)
+        with TemporaryDirectory() as folder:
+            tls.load_cert_chain(
+                file_of(user, "client-certificate", base, Path(folder)),
+                file_of(user, "client-key", base, Path(folder)),
+            )
+        token = f"proxy-{secrets.token_hex(16)}"
+        self._certified[f"Bearer {token}"] = open_session(tls)
+        return token
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path
@@ -317,11 +341,17 @@ class FaultProxy:
     def _ask(
         self, request: web.BaseRequest, body: bytes
     ) -> Any:  # aiohttp's private context manager
-        assert self._session is not None
-        return self._session.request(
+        headers = _passed_on(request.headers)
+        session = self._certified.get(headers.get("Authorization", ""))
+        if session is None:
+            session = self._session
+        else:
+            del headers["Authorization"]
+        assert session is not None
+        return session.request(
             request.method,
             URL(self._upstream + request.raw_path, encoded=True),
-            headers=_passed_on(request.headers),
+            headers=headers,
             data=body or None,
             allow_redirects=False,
         )
@@ -394,16 +424,11 @@ def _passed_on(headers: Any) -> dict[str, str]:
 def kubeconfig_through_proxy(proxy: FaultProxy, original: Path, target: Path) -> Path:
     """Write a kubeconfig that reaches the cluster of `original` through the proxy; `target`.
 
-    Raises:
-        ValueError: the user of `original` has no bearer token: a client certificate cannot be
-            passed on by a proxy that ends TLS.
+    Its user keeps their rights, whether they have a bearer token or a client certificate.
     """
-    _, user = _current(original)
-    if not any(user.get(name) for name in ("token", "tokenFile")):
-        raise ValueError(
-            f"the user of {original} has no token; take a kubeconfig with a bearer token"
-            " (a client certificate does not go through a proxy that ends TLS)"
-        )
+    _, user = current_entries(original)
+    if "client-certificate" in user or "client-certificate-data" in user:
+        user = {"token": proxy.token_for_certificate(user, original.parent)}
     ca = base64.b64encode(proxy.ca_pem).decode()
     config = {
         "apiVersion": "v1",
@@ -418,21 +443,3 @@ def kubeconfig_through_proxy(proxy: FaultProxy, original: Path, target: Path) ->
     target.write_text(yaml.safe_dump(config))
     target.chmod(0o600)
     return target
-
-
-def _current(kubeconfig: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Cluster and user of the current context."""
-    config = yaml.safe_load(kubeconfig.read_text())
-    contexts = {one["name"]: one["context"] for one in config["contexts"]}
-    context = contexts[config["current-context"]]
-    clusters = {one["name"]: one["cluster"] for one in config["clusters"]}
-    users = {one["name"]: one["user"] for one in config["users"]}
-    return clusters[context["cluster"]], users.get(context.get("user"), {})
-
-
-def _upstream_tls(cluster: dict[str, Any], base: Path) -> ssl.SSLContext | bool:
-    if not str(cluster["server"]).startswith("https"):
-        return True
-    if data := cluster.get("certificate-authority-data"):
-        return ssl.create_default_context(cadata=base64.b64decode(data).decode())
-    return ssl.create_default_context(cafile=str(base / cluster["certificate-authority"]))
