@@ -55,7 +55,6 @@ class GuardActivities:
         )
         start = self._temporal.start_workflow(
             GUARD_WORKFLOW,
-            self._place.cluster,
             id=self._guard,
             task_queue=self._place.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

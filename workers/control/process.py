@@ -141,7 +141,13 @@ def make_worker(
     client: Client, settings: WorkerSettings, kube: KubeClient, executor: ThreadPoolExecutor
 ) -> Worker:
     """The Temporal worker, wired; it does not poll yet."""
-    dependencies = Dependencies(kube=kube, temporal=client, cluster=settings.cluster)
+    dependencies = Dependencies(
+        kube=kube,
+        temporal=client,
+        policies=PolicySource.from_environment(kube),
+        cluster=settings.cluster,
+        task_queue=TASK_QUEUE,
+    )
     return Worker(
         client,
         task_queue=TASK_QUEUE,
