@@ -21,20 +21,20 @@ STAMP := $(VENV)/.whole-$(KEY)
 # Where the lab keeps its programs once they are built (go is needed only for that).
 PROGRAMS = $${KUBEBUILDER_ASSETS:-$$(ls -d "$${FLEETMEND_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/fleetmend}"/bin-* 2>/dev/null | head -n 1)}
 
-.PHONY: help demo test test-long lint bench lock clean venv tools python
+.PHONY: help demo test test-long lint bench lock clean venv tools python programs
 
 help: ## list the tasks
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r task what; do \
 		printf '  make %-10s %s\n' "$$task" "$$what"; done
 
-demo: tools $(STAMP) ## show faults on simulated nodes go through a real control plane (ARGS="--once" ends by itself)
+demo: programs ## show faults on simulated nodes go through a real control plane (ARGS="--once" ends by itself)
 	@$(BIN)/fleetmend demo $(ARGS)
 
-test: tools $(STAMP) ## run the tests that fit into ten minutes
+test: programs ## run the tests that fit into ten minutes
 	@$(BIN)/python -m pytest $(ARGS)
 
 # pytest's exit 5 means that no test was picked (ARGS="-k ..."), which is no failure here.
-test-long: tools $(STAMP) ## run the long outages and the full matrices
+test-long: programs ## run the long outages and the full matrices
 	@$(BIN)/python -m pytest -m long $(ARGS) || [ $$? -eq 5 ]
 
 lint: $(STAMP) ## check style, types and import directions
@@ -43,7 +43,7 @@ lint: $(STAMP) ## check style, types and import directions
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: tools $(STAMP) ## measure, print a table and write build/bench.json
+bench: programs ## measure, print a table and write build/bench.json
 	@mkdir -p build
 	@$(BIN)/python -m pytest -m bench -s tests/bench $(ARGS)
 
@@ -57,6 +57,10 @@ clean: ## remove what tasks leave here, .venv too (the lab's built programs stay
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 venv: $(STAMP) ## make or repair .venv
+
+# The lab's programs, built before anything waits for them.
+programs: tools $(STAMP)
+	@$(BIN)/python -m workers.lab.controlplane
 
 # One line that says what is missing and how to get it.
 python:
