@@ -5,11 +5,12 @@ API client: it doesn't import the packages that fleetmend's activities use, so a
 can't hide in the lab. For one thread.
 """
 
+import http
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -19,6 +20,7 @@ from workers.lab.controlplane.errors import ApiRequestFailed
 from workers.lab.controlplane.pki import KeyPair
 
 REQUEST_TIMEOUT_S: Final = 15.0
+BUSY_PAUSE_S: Final = 0.1
 MAXIMUM_ANSWER_BYTES: Final = 64 << 20
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
@@ -74,7 +76,13 @@ class LabApi:
         headers = {"Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = content_type
-        status, answer = self._exchange(method, target, content, headers)
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            status, answer = self._exchange(method, target, content, headers)
+            # "Later, please": the storage of a new kind is being set up, or too many are asking.
+            if status != http.HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() > deadline:
+                break
+            time.sleep(BUSY_PAUSE_S)
         try:
             parsed = json.loads(answer or b"{}")
         except ValueError:
@@ -106,6 +114,17 @@ class LabApi:
     def is_namespaced(self, manifest: Mapping[str, Any]) -> bool:
         """Whether objects of that kind live in a namespace."""
         return self._kind(str(manifest["apiVersion"]), str(manifest["kind"])).is_namespaced
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object at a path, or a kind is served there."""
+        try:
+            self.request("GET", path)
+        except ApiRequestFailed as error:
+            # A kind that is just being set up answers 503 for a moment.
+            if error.status in (404, 503):
+                return False
+            raise
+        return True
 
     def close(self) -> None:
         """Give the connection back."""
@@ -155,10 +174,3 @@ class LabApi:
         return http.client.HTTPSConnection(
             host.hostname, host.port, timeout=REQUEST_TIMEOUT_S, context=context
         )
-
-    def exists(self, path: str) -> bool:
-        """Whether there is an object at a path."""
-        with suppress(ApiRequestFailed):
-            self.request("GET", path)
-            return True
-        return False

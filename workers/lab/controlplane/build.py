@@ -77,7 +77,7 @@ class BuildProgress:
     stage: BuildStage
     elapsed_s: float
     done: int = 0  # modules or packages
-    total: int | None = None  # None = unknown; after a resumed build `done` ends below it
+    total: int | None = None  # None = unknown
     note: str = ""
 
 
@@ -149,13 +149,13 @@ class _Build:
         self._tell(BuildStage.DOWNLOADING, note=_announcement(resumed=resumed))
         packages = self._download(go)
         try:
-            self._compile(go, packages)
+            self._compile(go, packages, resumed=resumed)
         except BuildFailed:
             if not resumed:
                 raise
             # The interrupted build may have left a damaged object behind: once more from nothing.
             shutil.rmtree(self._scratch / "gocache", ignore_errors=True)
-            self._compile(go, packages)
+            self._compile(go, packages, resumed=False)
         self._publish()
         self._tell(BuildStage.DONE, done=packages, total=packages, note=str(self._folder))
 
@@ -172,14 +172,16 @@ class _Build:
                     listed += 1
         return listed
 
-    def _compile(self, go: Path, packages: int) -> None:
+    def _compile(self, go: Path, packages: int, *, resumed: bool) -> None:
         compiled = 0
         out = self._scratch / "out"
         command = [str(go), "build", "-v", *_build_flags(), "-o", f"{out}/", *PACKAGES.values()]
         with closing(self._output_of(command, "compiling")) as lines:
             for line in lines:
                 compiled += line is not None
-                self._tell(BuildStage.COMPILING, done=min(compiled, packages), total=packages)
+                # After a resumed build nobody knows how many were compiled before.
+                total = None if resumed else packages
+                self._tell(BuildStage.COMPILING, done=min(compiled, packages), total=total)
 
     def _publish(self) -> None:
         out = self._scratch / "out"

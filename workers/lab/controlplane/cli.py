@@ -80,6 +80,10 @@ def up(
         if as_json:
             _write_json({**address.model_dump(mode="json"), "ready_after_s": round(took_s, 2)})
         else:
+            if is_running_before and named:
+                Console(stderr=True).print(
+                    "its settings stay as they are; to change them, first: fleetmend lab down"
+                )
             _tell_next_steps(address, took_s, is_running_before=is_running_before)
         if foreground:
             _stay(directory)

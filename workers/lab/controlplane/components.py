@@ -320,7 +320,7 @@ def _temporal(paths: LabPaths, ports: LabPorts) -> ChildSpec:
 def _fleet(address: LabAddress) -> ChildSpec:
     return ChildSpec(
         component=Component.FLEET,
-        command=(sys.executable, "-m", FLEET_MODULE, "--lab", str(address.directory)),
+        command=(sys.executable, "-P", "-m", FLEET_MODULE, "--lab", str(address.directory)),
         probe=SocketProbe(address.fleet_socket),
         folder=address.directory,
         log=address.paths.log(Component.FLEET),

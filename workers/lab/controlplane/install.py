@@ -63,7 +63,7 @@ def install(address: LabAddress, deploy: Path | None = REPOSITORY_DEPLOY) -> Non
     """
     api = LabApi(address)
     try:
-        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        _ensure_namespace(api)
         _write_admin_kubeconfig(address)
         if deploy is not None:
             for path, manifest in _manifests(deploy, "crd"):
@@ -131,6 +131,13 @@ def service_account_kubeconfig(
     content = kubeconfig(address.api_url, address.ca_file, user, namespace=namespace)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, content)
+
+
+def _ensure_namespace(api: LabApi) -> None:
+    """Not by apply: that would take away the labels which a manifest has set before."""
+    if not api.exists(f"/api/v1/namespaces/{NAMESPACE}"):
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        api.request("POST", "/api/v1/namespaces", body=manifest)
 
 
 def _write_admin_kubeconfig(address: LabAddress) -> None:

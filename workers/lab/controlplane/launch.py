@@ -119,7 +119,15 @@ def _free_port(taken: set[int]) -> int:
 def spawn_supervisor(paths: LabPaths, *, detached: bool) -> "subprocess.Popen[bytes]":
     """Start the supervisor of the plan that was written down."""
     paths.logs.mkdir(mode=0o700, exist_ok=True)
-    command = [sys.executable, "-m", f"{__package__}.supervisor", "--lab", str(paths.directory)]
+    # -P: the lab directory, where it runs, is no place to import from.
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        f"{__package__}.supervisor",
+        "--lab",
+        str(paths.directory),
+    ]
     if not detached:
         command += ["--tied-to", str(os.getpid())]
     # Found by the child whatever the working directory: the folder that holds `workers`.

@@ -65,7 +65,7 @@ def line_of(progress: BuildProgress) -> str:
         if progress.stage is BuildStage.COMPILING and part > 0.97:
             line += ", linking the programs"
     elif progress.done:
-        line += f" ({progress.done})"
+        line += f" ({progress.done} so far)"
     return line
 
 
