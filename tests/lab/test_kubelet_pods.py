@@ -14,7 +14,9 @@ from tests.harness.nodes import TestNodes
 from tests.harness.waiting import wait_until
 from tests.lab.conftest import LIMIT_S, Pods, ended
 
-WAIT_FOR_SIGTERM = "import signal,sys; signal.signal(15, lambda *_: sys.exit({code})); {say}; signal.pause()"
+WAIT_FOR_SIGTERM = (
+    "import signal,sys; signal.signal(15, lambda *_: sys.exit({code})); {say}; signal.pause()"
+)
 SAY = "open(__import__('os').environ['FLEETMEND_TERMINATION_LOG'],'w').write({expression})"
 DURATION = "lab.fleetmend.io/duration"
 EXIT_CODE = "lab.fleetmend.io/exit-code"
@@ -110,7 +112,8 @@ def test_the_kubeconfig_made_of_the_token_is_good(node: str, pods: Pods) -> None
         "from activities.kube import errors, paths\n"
         "kube = KubeClient.from_environment()\n"
         "try:\n    kube.list(paths.nodes())\n"
-        "except errors.KubeError as refused:\n    text = str(refused)\n" + SAY.format(expression="text")
+        "except errors.Forbidden as refused:\n    text = str(refused)\n"
+        + SAY.format(expression="text")
     )
     pod = pods.until_phase(pods.run(node, code, automountServiceAccountToken=True), "Succeeded")
     assert 'User "system:serviceaccount:default:default"' in ended(pod)["message"]
@@ -140,7 +143,9 @@ def test_a_deleted_process_has_its_grace_then_the_object_goes(
 def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(
     node: str, nodes: TestNodes, pods: Pods
 ) -> None:
-    code = "import signal; signal.signal(15, signal.SIG_IGN); print('up')\nwhile True: signal.pause()"
+    code = (
+        "import signal; signal.signal(15, signal.SIG_IGN); print('up')\nwhile True: signal.pause()"
+    )
     name = pods.run(node, code)
     wait_until(lambda: _has_log(nodes, node, name, "up"), LIMIT_S, "the process is up")
     pods.delete(name, grace_s=1)
@@ -207,9 +212,13 @@ def test_more_gpus_than_are_free_are_refused_as_a_kubelet_does(node: str, pods: 
 def test_pods_of_the_scheduler_run_and_their_gpus_are_counted(
     node: str, cluster: Cluster, pods: Pods
 ) -> None:
-    name = pods.make(node, _with_gpus(8), nodeName=None, nodeSelector={"kubernetes.io/hostname": node})
+    name = pods.make(
+        node, _with_gpus(8), nodeName=None, nodeSelector={"kubernetes.io/hostname": node}
+    )
     assert pods.until_phase(name, "Running")["spec"]["nodeName"] == node
-    other = pods.make(node, _with_gpus(1), nodeName=None, nodeSelector={"kubernetes.io/hostname": node})
+    other = pods.make(
+        node, _with_gpus(1), nodeName=None, nodeSelector={"kubernetes.io/hostname": node}
+    )
     wait_until(
         lambda: "Insufficient nvidia.com/gpu" in json.dumps(pods.get(other)["status"]),
         LIMIT_S,
