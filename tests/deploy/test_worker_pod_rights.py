@@ -119,6 +119,12 @@ PODS_REFUSED: Mapping[str, Change] = {
     "token": Change(11, spec(automountServiceAccountToken=True)),
     "token by default": Change(11, without("automountServiceAccountToken")),
     "LD_PRELOAD": Change(12, container(env=[{"name": "LD_PRELOAD", "value": "/host/x.so"}])),
+    "other host root": Change(
+        12, container(env=[{"name": "FLEETMEND_HOST_ROOT", "value": "/host/tmp"}])
+    ),
+    "order of 8193 bytes": Change(
+        12, container(env=[{"name": "FLEETMEND_TASK", "value": "x" * 8193}])
+    ),
     "PATH": Change(12, container(env=[{"name": "PATH", "value": "/host/bin"}])),
     "env from a Secret": Change(
         12,
