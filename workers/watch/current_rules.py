@@ -13,15 +13,13 @@ from typing import Any
 import structlog
 import yaml
 
+from activities.policy_file import MAX_POLICY_BYTES, POLICY_CONFIG_MAP, POLICY_KEY
 from workers.watch.facts import told_conditions
 from workers.watch.machine import MachineRecord, parse_machine
 from workflows.model.identity import machine_id
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy, PolicyError, read_policy
 from workflows.model.remediation.arming import ARMING_CONFIG_MAP, Arming, parse_arming
-
-POLICY_CONFIG_MAP = "fleetmend-policy"
-POLICY_KEY = "policy.yaml"
 
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +37,16 @@ def parse_policy(text: str) -> Policy:
     return read_policy(body)
 
 
+def _policy_text(text_by_key: Mapping[str, str]) -> str:
+    text = text_by_key.get(POLICY_KEY)
+    if not isinstance(text, str):
+        raise PolicyError(
+            f"ConfigMap {POLICY_CONFIG_MAP}: key {POLICY_KEY!r} is missing; add it, or delete the "
+            "ConfigMap to use the policy file or the built-in policy"
+        )
+    return text
+
+
 def read_policy_file(path: Path | None) -> Policy:
     """The policy of a file; None = the built-in one.
 
@@ -48,7 +56,9 @@ def read_policy_file(path: Path | None) -> Policy:
     if path is None:
         return Policy()
     try:
-        text = path.read_text()
+        if path.stat().st_size > MAX_POLICY_BYTES:
+            raise PolicyError(f"policy: {path} is longer than {MAX_POLICY_BYTES} bytes")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"policy: {path} cannot be read: {error}") from error
     return parse_policy(text)
@@ -112,12 +122,11 @@ class CurrentRules:
         return True
 
     def _take_policy(self, text_by_key: Mapping[str, str] | None) -> bool:
-        text = (text_by_key or {}).get(POLICY_KEY)
-        if text is None:
+        if text_by_key is None:
             self.policy_problem = ""
             return self._use(self.fallback)
         try:
-            policy = parse_policy(text)
+            policy = parse_policy(_policy_text(text_by_key))
         except PolicyError as error:
             self.policy_problem = str(error)
             _log.error("policy_unusable", config_map=POLICY_CONFIG_MAP, problem=str(error)[:2000])

@@ -252,6 +252,8 @@ class Lookout:
             matches=verdict.matches,
             boot_id=tracked.view.boot_id,
             at=now,
+            # The run then knows that a marker it doesn't find was taken off by somebody.
+            marked_at=tracked.view.resource_version if verdict.marker else "",
         )
         # Before it is offered: the outbox may ask at once whether it is still true.
         tracked.reported = ids
