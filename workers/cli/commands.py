@@ -181,16 +181,14 @@ def watch() -> None:
     sys.exit(body())
 
 
-@app.command(
-    "node-task", context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
-)
+@app.command("node-task")
 def node_task(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="inventory or reboot.")],
 ) -> None:
     """Do one node-local job, as a node task's pod runs it (its order is in FLEETMEND_TASK)."""
     from workers.cli.main import run_node_task
 
-    sys.exit(run_node_task([kind]))
+    sys.exit(run_node_task(kind))
 
 
 def run_app(arguments: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ command line: a pod on a sick node runs it against a deadline. Every other comma
 
 import importlib
 import sys
-from collections.abc import Sequence
 
 from workers.cli.shadowing import shadowed
 
@@ -19,14 +18,14 @@ def main() -> None:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
     arguments = sys.argv[1:]
-    if arguments[:1] == ["node-task"] and "--help" not in arguments:
-        sys.exit(run_node_task(arguments[1:]))
+    if arguments[:1] == ["node-task"] and len(arguments) == 2 and arguments[1] != "--help":
+        sys.exit(run_node_task(arguments[1]))
     commands = importlib.import_module("workers.cli.commands")
     commands.run_app(arguments)
 
 
-def run_node_task(arguments: Sequence[str]) -> int:
+def run_node_task(kind: str) -> int:
     """Do one node-local job; its exit code."""
     module = importlib.import_module("workers.node_task.main")
-    code: int = module.main(arguments)
+    code: int = module.main(kind)
     return code
