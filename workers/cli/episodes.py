@@ -36,7 +36,7 @@ from workflows import search_attributes
 from workflows.contracts.messages import Command, ControlMessage, Opening, PauseRequest
 from workflows.model.identity import NodeRef, guard_workflow_id, workflow_id
 
-CONNECT_S: Final = 3.5
+CONNECT_S: Final = 3.0
 """With the start of the program, within the 5 s that a person waits."""
 CALL_S: Final = 5.0
 QUERY_S: Final = 3.0

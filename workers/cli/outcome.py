@@ -5,6 +5,7 @@ are one sentence of what failed and one of what to do. Knows no command.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -13,6 +14,8 @@ from enum import IntEnum
 from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console
+
+from workers.telemetry import LEVEL_VARIABLE, set_up_telemetry
 
 Value = TypeVar("Value")
 
@@ -55,6 +58,8 @@ def unreachable(message: str) -> CommandError:
 
 def run_command(body: Callable[[], object], *, as_json: bool) -> NoReturn:
     """Run a command's body, and leave the process with its exit code."""
+    # What the modules below log is for processes; a person asks for it by the level.
+    set_up_telemetry("cli", {LEVEL_VARIABLE: "warning", **os.environ})
     try:
         body()
     except CommandError as error:
