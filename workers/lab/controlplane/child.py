@@ -22,7 +22,7 @@ from workers.lab.controlplane.components import LOOPBACK, ChildSpec
 from workers.lab.controlplane.errors import LabCommandRefused
 from workers.lab.controlplane.tether import tether
 
-READY_LIMIT_S: Final = 60.0
+READY_LIMIT_S: Final = 120.0
 PROBE_PAUSE_S: Final = 0.05
 PORT_LIMIT_S: Final = 15.0
 KILL_LIMIT_S: Final = 10.0

@@ -17,7 +17,7 @@ from workers.lab.paths import LabPaths, connect_unix
 
 MAXIMUM_MESSAGE_BYTES: Final = 1 << 20
 # A start waits for readiness; the supervisor's own limit is a little shorter.
-ANSWER_TIMEOUT_S: Final = 70.0
+ANSWER_TIMEOUT_S: Final = 150.0
 
 
 class LabCommand(StrEnum):

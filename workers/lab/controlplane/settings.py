@@ -58,8 +58,8 @@ class LabSettings(BaseModel):
     audit_mode: AuditMode = AuditMode.BATCH
     """How the audit log is written."""
 
-    ready_timeout_s: float = Field(60.0, gt=0.0, le=600.0)
-    """Deadline of a start. A start takes a few seconds; a loaded machine may need more."""
+    ready_timeout_s: float = Field(120.0, gt=0.0, le=600.0)
+    """Deadline of a start. A start takes 5 s on two idle cores, 20 s on cores shared by ten."""
 
     deploy: Path | None = REPOSITORY_DEPLOY
     """Folder with crd/ and rights/ to install at the start; None = install nothing but the
