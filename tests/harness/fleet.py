@@ -1,0 +1,67 @@
+"""fleetmend at work on a lab: watch and worker under a test policy, pools armed.
+
+Owns the start of both processes for a module of tests, and the few calls that most scenarios
+begin with. Each test takes a pool of its own, so that budgets don't couple tests.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.harness.cluster import Cluster
+from tests.harness.episodes import Episodes
+from tests.harness.policies import TestPool, write_policy
+from tests.harness.processes import Processes, Running, processes
+from workers.lab.address import LabAddress
+from workflows.model.identity import NodeRef
+
+
+@dataclass
+class Fleet:
+    """Both processes, the episodes and the cluster."""
+
+    lab: LabAddress
+    cluster: Cluster
+    episodes: Episodes
+    processes: Processes
+    watch: Running
+    worker: Running
+
+    def ref(self, node: str) -> NodeRef:
+        """The Node that has this name now."""
+        return NodeRef(node, self.cluster.node(node).uid)
+
+    def restart_worker(self) -> None:
+        """A new worker, after the old one ended or was killed."""
+        self.worker = self.processes.worker()
+
+    def restart_watch(self) -> None:
+        """A new watch, after the old one ended or was killed."""
+        self.watch = self.processes.watch()
+
+
+@contextmanager
+def fleet_on(
+    lab: LabAddress,
+    cluster: Cluster,
+    folder: Path,
+    pools: Sequence[TestPool | str],
+    changes: Mapping[str, Any] | None = None,
+) -> Iterator[Fleet]:
+    """Watch and worker for these pools, all armed; they end with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = folder / "policy.yaml"
+    write_policy(policy, pools, **(changes or {}))
+    names = [pool.name if isinstance(pool, TestPool) else pool for pool in pools]
+    cluster.arm(*names)
+    episodes = Episodes(lab)
+    try:
+        with processes(lab, folder / "logs", {"FLEETMEND_POLICY": str(policy)}) as own:
+            watch = own.watch()
+            worker = own.worker()
+            yield Fleet(lab, cluster, episodes, own, watch, worker)
+    finally:
+        cluster.disarm(*names)
+        episodes.close()

@@ -1,0 +1,82 @@
+"""One node's whole life, on a real API server and a real Temporal server."""
+
+from tests.harness.audit import WATCH, AuditLog
+from tests.harness.fleet import Fleet
+from tests.harness.nodes import TestNodes
+from tests.harness.waiting import wait_until
+from workflows.contracts.messages import Command
+
+
+def test_a_lost_gpu_is_rebooted_once_validated_and_given_back(
+    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+) -> None:
+    node = nodes.add("a", pool)
+    nodes.until_baselines()
+    boots = nodes.boots(node)
+    ref = fleet.ref(node)
+    nodes.inject(node, "gpu-lost")
+    closing = fleet.episodes.closing(ref)
+    assert closing.outcome == "returned", fleet.episodes.shown(ref)
+    assert [phase for phase, _ in closing.phases] == [
+        "suspect",
+        "quarantined",
+        "drained",
+        "rebooted",
+        "validated",
+        "probation",
+        "closed",
+    ]
+    assert nodes.boots(node) == boots + 1
+    assert len(witness.reboots(node)) == 1
+    assert [event.who for event in witness.cordons(node)] == [WATCH]
+    after = fleet.cluster.node(node)
+    assert not after.unschedulable
+    assert fleet.cluster.marker(node) is None
+    counts = fleet.episodes.counts(ref)
+    assert counts.actions <= 40, counts
+    assert counts.events <= 160, counts
+
+
+def test_a_gpu_missing_after_the_reboot_is_held_and_keeps_its_quarantine(
+    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+) -> None:
+    node = nodes.add("a", pool)
+    nodes.until_baselines()
+    ref = fleet.ref(node)
+    nodes.inject(node, "gpu-missing-after-reboot")
+    fleet.episodes.until_held(ref)
+    assert len(witness.reboots(node)) == 1
+    assert fleet.cluster.node(node).unschedulable
+    marker = fleet.cluster.marker(node)
+    assert marker is not None
+    assert marker.slot is None, "a held episode gives up its slot"
+    fleet.episodes.tell(ref, Command.RETIRE)
+    assert fleet.episodes.closing(ref).outcome == "retired"
+
+
+def test_unknown_health_that_passes_is_dismissed_and_never_marked(
+    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+) -> None:
+    node = nodes.add("a", pool)
+    ref = fleet.ref(node)
+    nodes.inject(node, "unknown", for_s=0.5)
+    fleet.episodes.until_open(ref)
+    assert fleet.episodes.closing(ref).outcome == "dismissed"
+    assert witness.node_writes(node) == []
+
+
+def test_a_retire_by_signal_drains_and_hands_over(
+    fleet: Fleet, nodes: TestNodes, pool: str
+) -> None:
+    node = nodes.add("a", pool)
+    nodes.until_baselines()
+    ref = fleet.ref(node)
+    nodes.inject(node, "unknown")
+    fleet.episodes.until_phase(ref, "quarantined")
+    fleet.episodes.tell(ref, Command.RETIRE)
+    assert fleet.episodes.closing(ref).outcome == "retired"
+    marker = fleet.cluster.marker(node)
+    assert marker is not None
+    assert marker.handed_over.startswith("operator:")
+    assert fleet.cluster.node(node).unschedulable
+    wait_until(lambda: not fleet.episodes.is_open(ref), 5, "nothing is opened again")
