@@ -195,7 +195,7 @@ def test_hand_over_twice_says_the_same_and_keeps_the_cordon(
     marker = cluster.marker(owner.node.name)
     assert marker is not None
     assert marker == first.marker
-    assert marker.handed_over.startswith("operator:by  [31malice")
+    assert marker.handed_over.startswith("operator:by  31malice: dead fan xxx")
     assert marker.slot is None
     assert cluster.node(owner.node.name).unschedulable
     assert len(witness.node_writes(owner.node.name)) == 3

@@ -1,0 +1,69 @@
+"""The pod of a node task: its name, its shape, and reading what a node says about it."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from activities.node_tasks.pod import foreign, read_task_pod, task_name, task_pod
+from workflows.contracts.kube import Owner
+from workflows.contracts.node_tasks import NodeTaskRequest, TaskKind
+from workflows.model.identity import NodeRef
+
+REQUEST = NodeTaskRequest(Owner(NodeRef("n", "u"), "e" * 80), TaskKind.REBOOT, "reboot-0", 90, "b")
+
+
+def test_the_name_is_a_dns_label_and_the_same_for_the_same_step() -> None:
+    name = task_name(REQUEST)
+    assert name == task_name(replace(REQUEST, deadline_s=5))
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(REQUEST, step="reboot-1"),
+        replace(REQUEST, kind=TaskKind.INVENTORY),
+        replace(REQUEST, owner=replace(REQUEST.owner, episode="f")),
+        replace(REQUEST, owner=Owner(NodeRef("n", "u2"), "e" * 80)),
+    ],
+    ids=["step", "kind", "episode", "node"],
+)
+def test_another_task_has_another_name(other: NodeTaskRequest) -> None:
+    assert task_name(other) != task_name(REQUEST)
+
+
+def test_only_a_reboot_is_privileged() -> None:
+    inventory = task_pod(replace(REQUEST, kind=TaskKind.INVENTORY), "n", "i")["spec"]
+    reboot = task_pod(REQUEST, "n", "i")["spec"]
+    assert [s["containers"][0]["securityContext"]["privileged"] for s in (inventory, reboot)] == [
+        False,
+        True,
+    ]
+    assert inventory["containers"][0]["volumeMounts"][0]["readOnly"]
+
+
+def test_a_pod_of_the_same_name_is_only_ours_if_it_says_so() -> None:
+    body = task_pod(REQUEST, task_name(REQUEST), "i")
+    assert foreign(body, REQUEST) == ""
+    assert "Node UID u" in foreign(body, replace(REQUEST, owner=Owner(NodeRef("n", "v"), "e")))
+    assert foreign({"metadata": {"name": "n"}}, REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "has_started"),
+    [
+        ({}, None, False),
+        ({"phase": "Pending", "containerStatuses": None}, None, False),
+        ({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}, None, True),
+        ({"containerStatuses": [{"state": {"terminated": {"message": "m"}}}]}, "m", True),
+        ({"containerStatuses": [{"state": {"terminated": {}}}]}, "", True),
+        ({"phase": "Failed", "reason": "OutOfpods"}, "", False),
+        ({"containerStatuses": ["x"]}, None, False),
+        ({"containerStatuses": {"a": 1}}, None, False),
+    ],
+)
+def test_reading_is_total(status: Any, message: str | None, has_started: bool) -> None:
+    pod = read_task_pod({"metadata": {"name": "n", "uid": "u"}, "status": status})
+    assert (pod.message, pod.has_started) == (message, has_started)
