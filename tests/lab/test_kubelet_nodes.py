@@ -16,6 +16,8 @@ from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from tests.harness.waiting import stays_true, wait_until
 from tests.lab.conftest import LIMIT_S, Pods, boot_log, ended, phase_of
+from workers.lab.address import Component
+from workers.lab.controlplane.lab import Lab
 from workers.lab.kubelet.client import FleetClient, FleetError
 from workers.lab.kubelet.host_root import BootEvent
 from workers.lab.kubelet.spec import NodeKind, NodeSpec, NodeTaint, TaintEffect
@@ -25,9 +27,7 @@ REBOOT = (
     "import os,subprocess,sys; sys.exit(subprocess.run("
     "['chroot', os.environ['FLEETMEND_HOST_ROOT'], '/usr/bin/systemctl', 'reboot']).returncode)"
 )
-HOST_ROOT = {
-    "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
-}
+HOST_ROOT = [{"name": "host", "hostPath": {"path": "/"}}]
 
 
 def _raw(cluster: Cluster, node: str) -> Any:
@@ -61,7 +61,7 @@ def _reboot_pod(pods: Pods, node: str, code: str = REBOOT) -> str:
         "command": ["python", "-c", code],
         "volumeMounts": [{"name": "host", "mountPath": "/host"}],
     }
-    return pods.make(node, container, **HOST_ROOT)
+    return pods.make(node, container, volumes=HOST_ROOT)
 
 
 def test_a_node_registers_as_its_machine_is(nodes: TestNodes, cluster: Cluster) -> None:
@@ -282,5 +282,53 @@ def test_light_nodes_have_their_own_identity(
     nodes: TestNodes, witness: AuditLog, unique: Callable[[str], str]
 ) -> None:
     name = nodes.add("l", "light", kind=NodeKind.LIGHT)
-    patches = witness.events(Wanted(verb="patch", resource="nodes/status", name=name))
-    assert {e.raw["impersonatedUser"]["username"] for e in patches} == {f"system:node:{name}"}
+    nodes.inject(name, "gpu-lost")
+    ours = [
+        e
+        for e in witness.writes()
+        if e.name == name and e.raw["userAgent"] == "fleetmend-lab-kubelet"
+    ]
+    assert {(e.verb, e.resource) for e in ours} >= {("create", "nodes"), ("patch", "nodes/status")}
+    assert {e.raw["impersonatedUser"]["username"] for e in ours} == {f"system:node:{name}"}
+
+
+def test_a_killed_fleet_is_a_power_cut_and_its_nodes_come_back(
+    nodes: TestNodes, cluster: Cluster, pods: Pods, lab_hands: Lab
+) -> None:
+    name = nodes.add("n", "cut")
+    light = nodes.add("l", "cut", kind=NodeKind.LIGHT)
+    before = nodes.view(name)
+    log = Path(before.host_root) / "var/log/pods"
+    pod = pods.run(name, "import os,signal; print(os.getpid(), flush=True); signal.pause()")
+    wait_until(lambda: _pid(log, pod), LIMIT_S, "the process is up")
+    pid = _pid(log, pod)
+    lab_hands.kill(Component.FLEET)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), LIMIT_S, "the process is gone")
+    lab_hands.start(Component.FLEET)
+    wait_until(lambda: _boot_id(cluster, name) != before.boot_id, LIMIT_S, "the machine has booted")
+    nodes.until_healthy(name)
+    after = nodes.view(name)
+    assert (after.uid, after.provider_id) == (before.uid, before.provider_id)
+    assert after.boot_id != before.boot_id
+    assert ended(pods.until_phase(pod, "Failed"))["exitCode"] == 255
+    assert cluster.node(light).ready
+    assert [r.event for r in boot_log(nodes, name)] == [BootEvent.FIRST, BootEvent.BOOT]
+
+
+def _pid(log: Path, pod: str) -> int:
+    texts = [path.read_text().strip() for path in log.glob(f"*_{pod}_*/main.log")]
+    return int(texts[0]) if texts and texts[0] else 0
+
+
+def test_nodes_stand_an_api_server_that_was_away(
+    nodes: TestNodes, cluster: Cluster, pods: Pods, lab_hands: Lab
+) -> None:
+    name = nodes.add("n", "away")
+    pod = pods.run(name, "import time; time.sleep(0.5)")
+    pods.until_phase(pod, "Running", "Succeeded")
+    lab_hands.restart(Component.API_SERVER)
+    pods.until_phase(pod, "Succeeded")
+    later = pods.timer(name)
+    pods.until_phase(later, "Running")
+    assert nodes.boots(name) == 0
+    wait_until(lambda: cluster.node(name).ready, LIMIT_S, "the node is Ready")

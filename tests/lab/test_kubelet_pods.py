@@ -28,7 +28,7 @@ def node(nodes: TestNodes) -> str:
     return nodes.add("n", "pods")
 
 
-def _condition(pod: Any, kind: str) -> str:
+def _condition(pod: Any, kind: str) -> Any:
     return next(c["status"] for c in pod["status"]["conditions"] if c["type"] == kind)
 
 

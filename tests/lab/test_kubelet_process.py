@@ -292,5 +292,5 @@ def _is_alive(pid: int) -> bool:
 async def _until_logged(place: PodPlace, text: str) -> None:
     log = place.log_folder / "main.log"
     async with asyncio.timeout(END_S):
-        while not log.exists() or text not in log.read_text():  # noqa: ASYNC110 - a file has no event
+        while not log.exists() or text not in log.read_text():
             await asyncio.sleep(0.02)

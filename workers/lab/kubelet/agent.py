@@ -68,9 +68,7 @@ class NodeReporter:
         async with self._turn:
             if self._standing is None:
                 self._standing = _conditions(await self._client.get(self._path))
-            manners = self._sight.manners
-            ailments = () if manners.is_forgetful else tuple(self._sight.ailments.values())
-            patch = compose_patch(Report(self._sight.boot_id, now(), ailments), self._standing)
+            patch = self.compose()
             sent_at = time.time()
             try:
                 node = await self._client.patch(self._path + "/status", patch)
@@ -81,6 +79,12 @@ class NodeReporter:
             patched_at = time.time()
             self._standing = _conditions(node)
             return Published(sent_at, patched_at, node["metadata"]["resourceVersion"])
+
+    def compose(self) -> JsonObject:
+        """The report of what is so now, as a patch of nodes/status."""
+        manners = self._sight.manners
+        ailments = () if manners.is_forgetful else tuple(self._sight.ailments.values())
+        return compose_patch(Report(self._sight.boot_id, now(), ailments), self._standing or {})
 
 
 class AgentContainer:

@@ -233,6 +233,15 @@ class ApiClient:
             raise ApiError(0, "Unreachable", f"watch {path}: {error!r}") from error
 
 
+async def delete_node(admin: ApiClient, name: str) -> None:
+    """Delete a Node object, as a cloud's controller does; one that is gone is no error."""
+    try:
+        await admin.delete(f"/api/v1/nodes/{name}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+
+
 def _note(known: dict[str, JsonObject], seen: Seen) -> None:
     uid = seen.item["metadata"]["uid"]
     if seen.change is Change.DELETED:

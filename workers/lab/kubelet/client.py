@@ -7,6 +7,7 @@ client may be kept and used from one thread, or made for each call.
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -136,6 +137,9 @@ class FleetClient:
     def _ask(self, request: WireModel, *, timeout_s: float = ANSWER_DEADLINE_S) -> Any:
         line = request.model_dump_json().encode() + b"\n"
         try:
+            if self._connection is not None and _is_closed(self._connection):
+                # The fleet was restarted since the last call; nothing was asked on it yet.
+                self.close()
             if self._connection is None:
                 self._connection = connect_unix(self._path, timeout_s=timeout_s)
             self._connection.settimeout(timeout_s)
@@ -161,6 +165,12 @@ class FleetClient:
             parts.append(part)
             if part.endswith(b"\n"):
                 return b"".join(parts)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has gone: an answered connection has nothing to read but its end."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable)
 
 
 def _word(value: object) -> str:

@@ -80,6 +80,9 @@ class ContainerRuntime:
 
     def __init__(self) -> None:
         self.sandboxes: dict[str, Sandbox] = {}
+        self.has_forgotten = False
+        """The fleet's process was restarted on this machine's disk: a pod that was started before
+        and has no sandbox here was lost with the power, it is not new."""
 
     def gpus_in_use(self) -> int:
         """GPUs held by pods that still run something."""
@@ -100,6 +103,7 @@ class ContainerRuntime:
         """Another machine's disk: nothing is remembered."""
         self.lose_power()
         self.sandboxes.clear()
+        self.has_forgotten = False
 
 
 def now() -> datetime:

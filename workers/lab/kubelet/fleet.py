@@ -19,7 +19,7 @@ from workers.lab.address import NAMESPACE, LabAddress, write_atomically
 from workers.lab.controlplane.pki import node_certificate
 from workers.lab.faults.fault import Fault, NeedsFullNode
 from workers.lab.faults.registry import make_fault
-from workers.lab.kubelet.api import ApiClient, ApiError, ClientCertificate
+from workers.lab.kubelet.api import ApiClient, ApiError, ClientCertificate, delete_node
 from workers.lab.kubelet.commands import MAX_NODES, AddNodes
 from workers.lab.kubelet.full_node import FullNode
 from workers.lab.kubelet.host_root import MachineIdentity, make_identity
@@ -117,16 +117,12 @@ class Fleet:
 
     async def remove(self, names: Iterable[str]) -> None:
         """Switch off and delete the Node objects."""
-        for node in [self._find(name) for name in names]:
-            del self._nodes[node.name]
+        nodes = [self._find(name) for name in names]
+        for node in nodes:
+            self._nodes.pop(node.name, None)
             self._herd.nodes.pop(node.name, None)
-            await node.remove()
-            try:
-                await self._cluster.admin.delete(f"/api/v1/nodes/{node.name}")
-            except ApiError as error:
-                if error.status != 404:
-                    raise
         self._save()
+        await asyncio.gather(*(self._remove(node) for node in nodes))
 
     async def inject(self, name: str, fault_name: str, options: Mapping[str, str]) -> Receipt:
         """Make the fault so; what it wrote is in the receipt.
@@ -147,7 +143,9 @@ class Fleet:
         try:
             await fault.inject(node)
         except BaseException:
+            # Half a fault is none.
             node.active.pop(fault.key, None)
+            node.ailments.pop(fault.key, None)
             raise
         if fault.for_s is not None:
             self._spawn(self._expire(node, fault))
@@ -180,6 +178,10 @@ class Fleet:
         if not isinstance(node, FullNode):
             raise NeedsFullNode(name, "machine that could boot")
         node.ask_reboot(why)
+
+    async def _remove(self, node: Node) -> None:
+        await node.remove()
+        await delete_node(self._cluster.admin, node.name)
 
     def _find(self, name: str) -> Node:
         node = self._nodes.get(name)

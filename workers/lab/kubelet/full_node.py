@@ -18,7 +18,7 @@ import structlog
 from workers.lab.faults.ailment import Ailment
 from workers.lab.faults.fault import AgentManners, BootPlan, Fault, NoSuchGpu
 from workers.lab.kubelet.agent import AgentContainer, AgentSight, Published
-from workers.lab.kubelet.api import ApiClient, ApiError
+from workers.lab.kubelet.api import ApiClient, ApiError, delete_node
 from workers.lab.kubelet.container import ContainerRuntime
 from workers.lab.kubelet.host_root import (
     REBOOT_FIFO,
@@ -36,6 +36,7 @@ from workers.lab.kubelet.spec import NodeSpec, NodeView, Power
 
 AGENT_DEADLINE_S: Final = 20.0
 """How long a fault waits for the node's agent; in a new lab the DaemonSet's pod takes seconds."""
+PUBLISH_RETRY_S: Final = 0.25
 FLAP_S: Final = 0.3
 """How long Ready stays False when a pretended reboot lets it flap."""
 
@@ -88,6 +89,7 @@ class FullNode:
     async def start(self) -> None:
         """First boot, at once; the kubelet registers on its own (`registered`)."""
         is_known = bool(self._host.boot_id)
+        self._runtime.has_forgotten = is_known
         self._host.install(self.identity)
         # Read and write, so that the FIFO never reports its end and writers never block.
         self._fifo = os.open(self._host.path / REBOOT_FIFO, os.O_RDWR | os.O_NONBLOCK)
@@ -142,8 +144,17 @@ class FullNode:
     async def publish(self) -> None:
         if self.agent.is_silent or self.power is not Power.ON:
             return
-        agent = await self.await_agent(AGENT_DEADLINE_S)
-        self.last_published = await agent.reporter.write()
+        end = asyncio.get_running_loop().time() + AGENT_DEADLINE_S
+        while True:
+            agent = await self.await_agent(AGENT_DEADLINE_S)
+            try:
+                self.last_published = await agent.reporter.write()
+            except ApiError as error:
+                if not error.is_transient or asyncio.get_running_loop().time() > end:
+                    raise
+                await asyncio.sleep(PUBLISH_RETRY_S)
+            else:
+                return
 
     async def await_agent(self, deadline_s: float) -> AgentContainer:
         """The running agent; raises AgentMissing after the deadline."""
@@ -168,13 +179,13 @@ class FullNode:
             self._power_task.cancel()
         self.power = Power.BOOTING
         await self._go_dark()
-        self._runtime.wipe()
-        await _delete_node(self._cluster.admin, self.name)
+        await delete_node(self._cluster.admin, self.name)
         event, why = BootEvent.BOOT, "the cloud stopped and started it: a new Node object"
         if not keeps_hardware:
             fresh = self.spec.model_copy(update={"provider_id": None, "system_uuid": None})
             self.identity = make_identity(fresh)
             self._host.install(self.identity)
+            self._runtime.wipe()
             self.ailments.clear()
             self.plan = BootPlan()
             self.agent = AgentManners()
@@ -192,7 +203,7 @@ class FullNode:
             if self.plan.flaps_ready and self._kubelet is not None:
                 self._spawn(self._flap(self._kubelet))
         elif self.power is not Power.ON or self._is_going_down:
-            self._host.log(BootEvent.IGNORED, f"already going down: {why}")
+            self._host.log(BootEvent.IGNORED, f"the machine goes down or is {self.power}: {why}")
         else:
             self._is_going_down = True
             self._set_power_task(self._reboot(why))
@@ -324,11 +335,3 @@ class FullNode:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("node task died", node=self.name, exc_info=task.exception())
-
-
-async def _delete_node(admin: ApiClient, name: str) -> None:
-    try:
-        await admin.delete(f"/api/v1/nodes/{name}")
-    except ApiError as error:
-        if error.status != 404:
-            raise

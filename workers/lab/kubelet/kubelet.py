@@ -15,14 +15,12 @@ from typing import Any, Final
 
 import structlog
 
-from workers.lab.kubelet.api import MERGE, ApiClient, ApiError, Change, JsonObject, Seen
+from workers.lab.kubelet.api import ApiClient, ApiError, Change, JsonObject, Seen
 from workers.lab.kubelet.container import now
+from workers.lab.kubelet.lease import create_lease, renew_lease
 from workers.lab.kubelet.node_object import (
-    LEASES,
     KubeletSight,
     is_reported_ready,
-    micro_time,
-    new_lease,
     new_node,
     node_status,
 )
@@ -119,21 +117,10 @@ class Kubelet:
                 raise
             body = new_node(self.spec, self.look(), now())
             self._node = await self.client.post("/api/v1/nodes", body)
+            await create_lease(self.client, self.spec.name, self.node_uid)
         else:
             await self.write_status()
-        await self._renew_once()
-
-    async def _renew_once(self) -> None:
-        try:
-            await self.client.patch(
-                f"{LEASES}/{self.spec.name}",
-                {"spec": {"renewTime": micro_time(now())}},
-                content_type=MERGE,
-            )
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            await self.client.post(LEASES, new_lease(self.spec.name, self.node_uid, now()))
+            await renew_lease(self.client, self.spec.name, self.node_uid)
 
     async def _renew_lease(self) -> None:
         # Nodes added together must not renew together.
@@ -142,7 +129,7 @@ class Kubelet:
             wait_s = self.spec.lease_period_s
             if self.node_uid:
                 try:
-                    await self._renew_once()
+                    await renew_lease(self.client, self.spec.name, self.node_uid)
                 except ApiError as error:
                     _log.warning("lease not renewed", node=self.spec.name, error=str(error))
                     wait_s = min(wait_s, RETRY_S)

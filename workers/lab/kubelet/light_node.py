@@ -19,16 +19,21 @@ import structlog
 from workers.lab.faults.ailment import Ailment
 from workers.lab.faults.fault import AgentManners, BootPlan, Fault, NeedsFullNode, NoSuchGpu
 from workers.lab.kubelet.agent import AgentSight, NodeReporter, Published
-from workers.lab.kubelet.api import MERGE, ApiClient, ApiError, Change, JsonObject, Seen
+from workers.lab.kubelet.api import (
+    ApiClient,
+    ApiError,
+    Change,
+    JsonObject,
+    Seen,
+    delete_node,
+)
 from workers.lab.kubelet.container import now
 from workers.lab.kubelet.host_root import MachineIdentity, make_identity
+from workers.lab.kubelet.lease import create_lease, renew_lease
 from workers.lab.kubelet.light_pods import LightPods
 from workers.lab.kubelet.node_object import (
-    LEASES,
     KubeletSight,
     is_reported_ready,
-    micro_time,
-    new_lease,
     new_node,
     node_status,
 )
@@ -36,6 +41,8 @@ from workers.lab.kubelet.spec import KIND_LABEL, NodeKind, NodeSpec, NodeView, P
 
 STATUS_FACTOR: Final = 30
 """A light node writes its status this much less often than asked, as a kubelet does (10 s, 5 min)."""
+
+RETRY_S: Final = 0.25
 
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +76,15 @@ class LightNode:
 
     async def start(self) -> None:
         """Register with healthy conditions; raises ApiError."""
-        await self._register()
+        while True:
+            try:
+                await self._register()
+            except ApiError as error:
+                if not error.is_transient:
+                    raise
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
         self._spawn(self._beat())
         self._spawn(self._keep_status())
 
@@ -126,7 +141,7 @@ class LightNode:
 
     async def replace_machine(self, *, keeps_hardware: bool) -> None:
         self.uid, self._node = "", {}
-        await self._admin.delete(f"/api/v1/nodes/{self.name}")
+        await delete_node(self._admin, self.name)
         if not keeps_hardware:
             fresh = self.spec.model_copy(update={"provider_id": None, "system_uuid": None})
             self.identity = make_identity(fresh)
@@ -159,38 +174,34 @@ class LightNode:
     # Its loops.
 
     async def _register(self) -> None:
-        path = f"/api/v1/nodes/{self.name}"
+        """Two requests for a new node: hundreds are added at once."""
+        body = new_node(self.spec, self._look(), now())
+        report = self._reporter.compose()
+        body["metadata"] |= report["metadata"]
+        body["status"]["conditions"] += report["status"]["conditions"]
         try:
-            node = await self._client.post(
-                "/api/v1/nodes", new_node(self.spec, self._look(), now())
-            )
+            node = await self._client.post("/api/v1/nodes", body)
         except ApiError as error:
             if error.status != 409:
                 raise
-            node = await self._client.get(path)
-        self.uid, self._node = node["metadata"]["uid"], node
-        await self._write_status()
-        await self._renew()
-        await self._reporter.write()
+            node = await self._client.get(f"/api/v1/nodes/{self.name}")
+            self.uid, self._node = node["metadata"]["uid"], node
+            await self._write_status()
+            await self._reporter.write()
+            await renew_lease(self._client, self.name, self.uid)
+        else:
+            self.uid, self._node = node["metadata"]["uid"], node
+            await create_lease(self._client, self.name, self.uid)
 
     async def _beat(self) -> None:
         await asyncio.sleep(random.uniform(0, self.spec.lease_period_s))
         while True:
             if self.is_kubelet_running and self.uid:
                 try:
-                    await self._renew()
+                    await renew_lease(self._client, self.name, self.uid)
                 except ApiError as error:
                     _log.warning("lease not renewed", node=self.name, error=str(error))
             await asyncio.sleep(self.spec.lease_period_s)
-
-    async def _renew(self) -> None:
-        try:
-            body = {"spec": {"renewTime": micro_time(now())}}
-            await self._client.patch(f"{LEASES}/{self.name}", body, content_type=MERGE)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            await self._client.post(LEASES, new_lease(self.name, self.uid, now()))
 
     async def _keep_status(self) -> None:
         refresh_s = self.spec.agent_refresh_s

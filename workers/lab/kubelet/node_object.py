@@ -1,6 +1,6 @@
-"""The Node object and the Lease as a kubelet writes them.
+"""The Node object as a kubelet writes it.
 
-Pure: owns the shape of registration, status and Lease. Both kinds of nodes use it; `kubelet` and
+Pure: owns the shape of registration and status. Both kinds of nodes use it; `kubelet` and
 `light_node` decide when to send what.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from workers.lab.faults.ailment import seconds
@@ -17,9 +17,6 @@ from workers.lab.kubelet.host_root import MachineIdentity
 from workers.lab.kubelet.spec import GPU_RESOURCE, KIND_LABEL, POOL_LABEL, NodeSpec
 
 KUBELET_VERSION: Final = "v1.36.3"
-LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-LEASE_SECONDS: Final = 40
-"""The duration a kubelet states; the controller-manager looks at the renewal time only."""
 
 
 @dataclass(frozen=True)
@@ -103,31 +100,6 @@ def is_reported_ready(node: JsonObject) -> bool:
         c["type"] == "Ready" and c["status"] == "True"
         for c in node.get("status", {}).get("conditions") or []
     )
-
-
-def new_lease(name: str, node_uid: str, at: datetime) -> JsonObject:
-    """The Lease of a node, owned by its object so that it goes with it."""
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {
-            "name": name,
-            "namespace": "kube-node-lease",
-            "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}
-            ],
-        },
-        "spec": {
-            "holderIdentity": name,
-            "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": micro_time(at),
-        },
-    }
-
-
-def micro_time(at: datetime) -> str:
-    """metav1.MicroTime."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _conditions(standing: Mapping[str, Any], at: datetime, *, is_ready: bool) -> list[JsonObject]:

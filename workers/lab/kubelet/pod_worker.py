@@ -20,9 +20,11 @@ import structlog
 
 from workers.lab.kubelet.api import ApiClient, ApiError, JsonObject
 from workers.lab.kubelet.container import (
+    LOST_EXIT_CODE,
     Container,
     ContainerRuntime,
     ContainerSlot,
+    Exit,
     Sandbox,
     now,
 )
@@ -142,12 +144,16 @@ class PodWorker:
             uid=self.uid,
             pod_name=self.name,
             folder=folder,
-            ip=self.host.next_ip(),
+            # The API server refuses a second address of a family.
+            ip=self.pod.get("status", {}).get("podIP") or self.host.next_ip(),
             started_at=now(),
             gpus=_gpus_asked(self.pod),
         )
         for item in self.pod["spec"]["containers"]:
             sandbox.slots[item["name"]] = ContainerSlot(item["name"], item["image"])
+        if self.host.runtime.has_forgotten and self.pod.get("status", {}).get("startTime"):
+            for slot in sandbox.slots.values():
+                slot.last = Exit(LOST_EXIT_CODE, "Unknown", "", now(), now())
         return sandbox
 
     def _refusal(self, sandbox: Sandbox, *, is_new: bool) -> Verdict | None:
