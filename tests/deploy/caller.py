@@ -7,7 +7,6 @@ starts nothing.
 
 import base64
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -121,12 +120,11 @@ class Caller:
         return answer.body
 
 
-def read_kubeconfig(path: Path) -> Caller:
-    """The identity of a kubeconfig's only user at its only cluster."""
+def read_kubeconfig(path: Path, folder: Path) -> Caller:
+    """The identity of a kubeconfig's only user at its only cluster; keys it holds go to `folder`."""
     config = yaml.safe_load(path.read_text())
     cluster = config["clusters"][0]["cluster"]
     user = config["users"][0]["user"]
-    folder = Path(tempfile.mkdtemp(prefix="fleetmend-rights-"))
 
     def file(section: Mapping[str, str], key: str) -> str | None:
         if key in section:

@@ -10,9 +10,10 @@ from workers.lab.address import LabAccount, LabAddress
 
 
 @pytest.fixture(scope="session")
-def world(lab: LabAddress) -> World:
+def world(lab: LabAddress, tmp_path_factory: pytest.TempPathFactory) -> World:
     """The API server, with all policies in force."""
-    made = World(read_kubeconfig(lab.kubeconfig(LabAccount.ADMIN)))
+    folder = tmp_path_factory.mktemp("rights")
+    made = World(read_kubeconfig(lab.kubeconfig(LabAccount.ADMIN), folder))
     made.prepare()
     return made
 
