@@ -26,6 +26,7 @@ from workflows.contracts.messages import Closing, Command, Opening
 from workflows.episode import HARD, Episode
 from workflows.inbox import Expectation, Inbox, Interruption
 from workflows.model.detection.fault import Fault
+from workflows.model.detection.finding import printable
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.policy import DrainWay, Rung
 from workflows.model.remediation.budget import Budget
@@ -40,6 +41,8 @@ from workflows.telling import publish, publish_record
 
 MAX_LAPS = 500
 """Turns of the runbook in one run (interruptions, relapses); past it a person must look."""
+MAX_REASON = 200
+"""Of a person's reason, in characters: it is written into the marker, which is bounded."""
 REOPENED = (Outcome.DISMISSED, Outcome.RETURNED)
 """Outcomes after which a report that came at the last moment is a new lap of the same run."""
 DRAIN_WAYS = {
@@ -106,7 +109,7 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
     if episode.recover:
         return None
     if reading.machine.closed_outcome:
-        return end(episode, Outcome.YIELDED, f"closed before as {reading.machine.closed_outcome}")
+        renew(run, episode)  # a fault that is there now is another episode than the closed one
     if not episode.pool:
         return end(episode, Outcome.DISMISSED, "the node is in no pool of the policy")
     matches = match_rules(reading.node, episode.policy, run.now())
@@ -317,18 +320,25 @@ def reopen(run: Runtime, episode: Episode) -> None:
     """
     inbox = run.inbox
     inbox.tell(run.now(), "reported again")
+    renew(run, episode)
+    episode.match, episode.marker = None, None
+    episode.drained, episode.recover, episode.overruled = False, False, None
+    inbox.heeding = True
+    inbox.fault = Fault.OPERATOR
+    if episode.phase is Phase.CLOSED:
+        episode.phase = Phase.SUSPECT
+
+
+def renew(run: Runtime, episode: Episode) -> None:
+    """Another id: the one that watch reported, or one made from the run's first."""
+    inbox = run.inbox
     episode.laps += 1
     reported = inbox.report.episode if inbox.report else ""
     if not reported or reported == episode.id:
         reported = f"{episode.opening.episode}-{episode.laps}"
     if reported not in inbox.episodes:
         inbox.episodes.append(reported)
-    episode.id, episode.match, episode.marker = reported, None, None
-    episode.drained, episode.recover, episode.overruled = False, False, None
-    inbox.heeding = True
-    inbox.fault = Fault.OPERATOR
-    if episode.phase is Phase.CLOSED:
-        episode.phase = Phase.SUSPECT
+    episode.id = reported
 
 
 # ---------------------------------------------------------------- people
@@ -396,7 +406,8 @@ def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
     """What an interruption changes; the next pass then starts by reading the world."""
     inbox = run.inbox
     if interruption.reason is Interruption.RETIRE and inbox.retire:
-        episode.retiring = f"{inbox.retire.by}: {inbox.retire.reason or 'no reason given'}"
+        by, why = printable(inbox.retire.by, 64), printable(inbox.retire.reason, MAX_REASON)
+        episode.retiring = f"{by}: {why or 'no reason given'}"
         episode.overruled, inbox.retire = None, None
     elif interruption.reason is Interruption.OVERRULED:
         overrule(run, episode, "somebody removed the marker or the cordon")

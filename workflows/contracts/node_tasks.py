@@ -118,12 +118,13 @@ def read_verdict(message: str, *, kind: TaskKind, episode: str, task: str) -> Ta
     """
     if not message:
         return TaskAnswer(Result.UNKNOWN, "the task ended without a verdict; see its pod's log")
-    if len(message.encode()) > MAX_VERDICT_BYTES:
+    raw = message.encode(errors="replace")
+    if len(raw) > MAX_VERDICT_BYTES:
         return TaskAnswer(
             Result.UNKNOWN, f"the verdict is longer than {MAX_VERDICT_BYTES} bytes; not read"
         )
     try:
-        verdict = TaskVerdict.model_validate_json(message)
+        verdict = TaskVerdict.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "verdict"

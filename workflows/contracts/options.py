@@ -19,7 +19,8 @@ class Options:
 
     `start_to_close` bounds one attempt; `heartbeat` None = the step is too short to need one.
     Retries go on without limit (an outage may last) from `retry_initial` up to `retry_maximum`,
-    except for the final types. `waits` = retries are waiting, not failing.
+    except for the final types. `waits` = retries are waiting, not failing. `longest` is what policy
+    cannot stretch.
     """
 
     start_to_close: timedelta
@@ -28,6 +29,7 @@ class Options:
     retry_maximum: timedelta = timedelta(seconds=15)
     waits: bool = False
     non_retryable: tuple[str, ...] = errors.FINAL
+    longest: timedelta | None = None
 
 
 def _s(seconds: float) -> timedelta:
@@ -37,7 +39,7 @@ def _s(seconds: float) -> timedelta:
 NOTE_S = 8.0
 """Longest attempt of a step that notes a place; a fresh guard waits this out (design section 6)."""
 _CALL = Options(start_to_close=_s(15))
-_NOTE = Options(start_to_close=_s(NOTE_S))
+_NOTE = Options(start_to_close=_s(NOTE_S), longest=_s(NOTE_S))
 _WAIT = Options(start_to_close=_s(15), retry_initial=_s(20), retry_maximum=_s(20), waits=True)
 
 OPTIONS: Mapping[str, Options] = MappingProxyType(
@@ -76,9 +78,10 @@ def options_of(step: str, overrides: Mapping[str, StepOptions] | None = None) ->
     override = (overrides or {}).get(step)
     if override is None:
         return row
+    start_to_close = _or(override.start_to_close_s, row.start_to_close)
     return replace(
         row,
-        start_to_close=_or(override.start_to_close_s, row.start_to_close),
+        start_to_close=min(start_to_close, row.longest or start_to_close),
         heartbeat=_s(override.heartbeat_s) if override.heartbeat_s else row.heartbeat,
         retry_initial=_or(override.retry_initial_s, row.retry_initial),
         retry_maximum=_or(override.retry_maximum_s, row.retry_maximum),

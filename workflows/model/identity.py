@@ -19,7 +19,8 @@ SHARED_SYSTEM_UUIDS = frozenset(
 )
 """Values that many boards share because their vendor never filled the field in (SMBIOS type 1)."""
 
-_MACHINE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_MACHINE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""What a systemUUID may look like to be a name: hexadecimal groups, and clouds' own ids."""
 GUARD_WORKFLOW_PREFIX = "guard/"
 SWEEP_WORKFLOW_PREFIX = "sweep/"
 
@@ -57,4 +58,4 @@ def machine_id(system_uuid: str, provider_id: str, node_uid: str) -> str:
     if candidate not in SHARED_SYSTEM_UUIDS and _MACHINE_NAME.fullmatch(candidate):
         return candidate
     source = provider_id.strip() or f"node-uid:{node_uid}"
-    return "machine-" + hashlib.sha256(source.encode()).hexdigest()[:32]
+    return "machine-" + hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:32]

@@ -5,7 +5,7 @@ never an exception; an object without a name or UID is refused with `BadObject`,
 counts and skips. Does not judge. Talks to nothing.
 """
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +13,9 @@ from typing import Any
 
 GPU_RESOURCE_PREFIX = "nvidia.com/"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNT = re.compile(r"[0-9]{1,9}")
+_UNREADABLE = (AttributeError, TypeError, KeyError, ValueError, RecursionError)
+"""What reading an object of another shape can raise."""
 CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
 
@@ -95,7 +98,7 @@ def parse_node(body: Any) -> NodeView:
     """
     try:
         return _node(body)
-    except (AttributeError, TypeError, KeyError, ValueError) as error:
+    except _UNREADABLE as error:
         name = _name_of(body)
         raise BadObject(
             f"Node {name!r} cannot be read: {error}; look at it with kubectl"
@@ -107,15 +110,13 @@ def _node(body: Any) -> NodeView:
     spec = body.get("spec") or {}
     status = body.get("status") or {}
     system = status.get("nodeInfo") or {}
-    if not meta.get("name") or not meta.get("uid"):
-        raise ValueError("metadata.name or metadata.uid is missing")
     return NodeView(
-        name=str(meta["name"]),
-        uid=str(meta["uid"]),
+        name=_identity(meta, "name"),
+        uid=_identity(meta, "uid"),
         resource_version=str(meta.get("resourceVersion", "")),
         created=parse_instant(meta.get("creationTimestamp")),
-        labels=dict(meta.get("labels") or {}),
-        annotations=dict(meta.get("annotations") or {}),
+        labels=_texts(meta, "labels"),
+        annotations=_texts(meta, "annotations"),
         unschedulable=spec.get("unschedulable") is True,
         provider_id=str(spec.get("providerID") or ""),
         boot_id=str(system.get("bootID") or ""),
@@ -127,6 +128,20 @@ def _node(body: Any) -> NodeView:
         deleting=bool(meta.get("deletionTimestamp")),
         taints=tuple(f"{t['key']}:{t.get('effect', '')}" for t in spec.get("taints") or []),
     )
+
+
+def _identity(meta: Mapping[str, Any], field: str) -> str:
+    value = meta.get(field)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"metadata.{field} is missing or no text")
+    return value
+
+
+def _texts(meta: Mapping[str, Any], field: str) -> dict[str, str]:
+    found = dict(meta.get(field) or {})
+    if not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"metadata.{field} holds a value that is no text")
+    return found
 
 
 def _condition(body: Mapping[str, Any]) -> Condition:
@@ -144,7 +159,7 @@ def _counts(resources: Mapping[str, Any]) -> dict[str, int]:
     return {
         name: int(str(count))
         for name, count in resources.items()
-        if name.startswith(GPU_RESOURCE_PREFIX) and str(count).isdigit()
+        if name.startswith(GPU_RESOURCE_PREFIX) and _COUNT.fullmatch(str(count))
     }
 
 
@@ -167,7 +182,7 @@ def parse_pod(body: Any) -> PodView:
     """
     try:
         return _pod(body)
-    except (AttributeError, TypeError, KeyError, ValueError) as error:
+    except _UNREADABLE as error:
         raise BadObject(f"Pod {_name_of(body)!r} cannot be read: {error}") from error
 
 
@@ -177,17 +192,17 @@ def _pod(body: Any) -> PodView:
     owner: Mapping[str, Any] = owners[0] if owners else {}
     statuses = (status.get("containerStatuses") or []) + (status.get("initContainerStatuses") or [])
     return PodView(
-        namespace=str(meta["namespace"]),
-        name=str(meta["name"]),
-        uid=str(meta["uid"]),
+        namespace=_identity(meta, "namespace"),
+        name=_identity(meta, "name"),
+        uid=_identity(meta, "uid"),
         phase=str(status.get("phase", "Unknown")),
         deleting=bool(meta.get("deletionTimestamp")),
         running_containers=sum(1 for s in statuses if "running" in (s.get("state") or {})),
         requests_gpu=any(_requests_gpu(c) for c in spec.get("containers") or []),
         owner_kind=str(owner.get("kind", "")),
         owner_name=str(owner.get("name", "")),
-        labels=dict(meta.get("labels") or {}),
-        annotations=dict(meta.get("annotations") or {}),
+        labels=_texts(meta, "labels"),
+        annotations=_texts(meta, "annotations"),
         tolerates_all=any(
             t.get("operator") == "Exists" and not t.get("key")
             for t in spec.get("tolerations") or []
@@ -204,6 +219,7 @@ def _requests_gpu(container: Mapping[str, Any]) -> bool:
 
 def _name_of(body: Any) -> str:
     try:
-        return str(body["metadata"]["name"])[:253]
+        name = body["metadata"]["name"]
     except (TypeError, KeyError):
-        return json.dumps(body, default=str)[:80]
+        name = None
+    return name[:253] if isinstance(name, str) else f"without a name ({type(body).__name__})"

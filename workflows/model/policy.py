@@ -7,13 +7,12 @@ a test) and the messages for a malformed file: field path, value, what is allowe
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from workflows.model.detection.fault import Fault
 
@@ -54,15 +53,15 @@ class _Part(BaseModel):
 _SHARE = re.compile(r"(100|[1-9]?[0-9])%")
 
 
-def _check_share(value: int | str) -> int | str:
-    if isinstance(value, bool) or (isinstance(value, int) and value < 1):
-        raise ValueError("a count is at least 1")
-    if isinstance(value, str) and not _SHARE.fullmatch(value):
-        raise ValueError('a share is written like "10%", from "0%" to "100%"')
-    return value
+def _check_share(value: object) -> int | str:
+    if isinstance(value, str) and _SHARE.fullmatch(value):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise ValueError('a count of at least 1, or a share like "10%", from "0%" to "100%"')
 
 
-Share = Annotated[int | str, AfterValidator(_check_share)]
+Share = Annotated[int | str, BeforeValidator(_check_share)]
 """A count of nodes, or a share of the pool such as "10%" (rounded down, never below 1)."""
 
 
@@ -70,10 +69,13 @@ def nodes_of_share(share: int | str, pool_size: int) -> int:
     """How many nodes of a pool of `pool_size` a share allows: max(1, floor(share))."""
     if isinstance(share, int):
         return share
-    return max(1, math.floor(pool_size * int(share.rstrip("%")) / 100))
+    return max(1, pool_size * int(share.rstrip("%")) // 100)
 
 
-Seconds = Annotated[float, Field(ge=0, le=31 * 86_400)]
+MAX_S = 31 * 86_400
+"""Longest duration that may be set: a month; more cannot be meant, and would overflow somewhere."""
+Seconds = Annotated[float, Field(ge=0, le=MAX_S, allow_inf_nan=False)]
+Timeout = Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)]
 Label = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -107,7 +109,8 @@ def expected_gpus(pool: Pool, labels: Mapping[str, str]) -> int | None:
     if pool.expected_gpus is not None:
         return pool.expected_gpus
     label = labels.get(GPU_COUNT_LABEL, "")
-    return int(label) if label.isdigit() and 0 < int(label) <= 1024 else None
+    count = int(label) if re.fullmatch(r"[0-9]{1,4}", label) else 0
+    return count if 0 < count <= 1024 else None
 
 
 class Rule(_Part):
@@ -148,12 +151,13 @@ class FaultPolicy(_Part):
     @classmethod
     def _name_what_comes_later(cls, value: Any) -> Any:
         if isinstance(value, dict):
-            if value.get("drain") in LATER_DRAIN_WAYS:
+            way, rungs = value.get("drain"), value.get("ladder")
+            if isinstance(way, str) and way in LATER_DRAIN_WAYS:
                 raise ValueError(
-                    f"drain: {value['drain']!r} is not in this release yet; use one of "
-                    f"{', '.join(DrainWay)}"
+                    f"drain: {way!r} is not in this release yet; use one of {', '.join(DrainWay)}"
                 )
-            later = [rung for rung in value.get("ladder") or () if rung in LATER_RUNGS]
+            listed = rungs if isinstance(rungs, (list, tuple)) else ()
+            later = [rung for rung in listed if isinstance(rung, str) and rung in LATER_RUNGS]
             if later:
                 raise ValueError(
                     f"ladder: {later[0]!r} is not in this release yet; use {', '.join(Rung)}"
@@ -187,17 +191,17 @@ class Timing(_Part):
     probation_s: Seconds = 1800
     """How long the episode watches a node that it gave back."""
     node_task_deadline_s: Annotated[float, Field(ge=1, le=3600)] = 120
-    reminder_s: Annotated[float, Field(ge=1)] = 86_400
+    reminder_s: Annotated[float, Field(ge=1, le=MAX_S, allow_inf_nan=False)] = 86_400
     """How often a held episode reminds people."""
 
 
 class StepOptions(_Part):
     """Overrides of one row of the options table (`contracts/options.py`), by step name."""
 
-    start_to_close_s: Annotated[float, Field(gt=0)] | None = None
-    heartbeat_s: Annotated[float, Field(gt=0)] | None = None
-    retry_initial_s: Annotated[float, Field(gt=0)] | None = None
-    retry_maximum_s: Annotated[float, Field(gt=0)] | None = None
+    start_to_close_s: Timeout | None = None
+    heartbeat_s: Timeout | None = None
+    retry_initial_s: Timeout | None = None
+    retry_maximum_s: Timeout | None = None
 
 
 def _default_pools() -> tuple[Pool, ...]:

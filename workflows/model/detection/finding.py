@@ -43,7 +43,7 @@ def parse_findings(text: str) -> tuple[Finding, ...]:
     Raises:
         FindingsError: names the field that is wrong. Nothing of the annotation is used then.
     """
-    if len(text.encode()) > MAX_FINDINGS_BYTES:
+    if len(text.encode(errors="replace")) > MAX_FINDINGS_BYTES:
         raise FindingsError(
             f"{FINDINGS_ANNOTATION}: longer than {MAX_FINDINGS_BYTES} bytes; the agent must "
             "keep the worst and newest"
@@ -75,7 +75,7 @@ def _finding(item: object, boot_id: str) -> Finding:
         at=_instant(item.get("at")),
         certainty=_token(item, "certainty"),
         boot_id=boot_id,
-        text=printable(str(item.get("text", "")), MAX_TEXT),
+        text=_text(item.get("text")),
     )
 
 
@@ -90,9 +90,13 @@ def _token(item: dict[str, object], field: str, *, optional: bool = False) -> st
     return value
 
 
+def _text(value: object) -> str:
+    return printable(value, MAX_TEXT) if isinstance(value, str) else ""
+
+
 def _instant(value: object) -> datetime:
     try:
-        at = datetime.fromisoformat(str(value))
+        at = datetime.fromisoformat(value if isinstance(value, str) else "")
     except ValueError as error:
         raise FindingsError(f"{FINDINGS_ANNOTATION}: field 'at' must be RFC 3339") from error
     return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -32,8 +32,6 @@ def grantable(waiting: Sequence[str], holders: Iterable[str], cap: int) -> tuple
         elif len(held) < cap:
             held.add(who)
             granted.append(who)
-        else:
-            break
     return tuple(granted)
 
 

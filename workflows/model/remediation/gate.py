@@ -104,7 +104,7 @@ def judge_inventory(
         return Judgement(Verdict.UNKNOWN, ("no baseline is recorded for this machine",))
     if inventory is None:
         return Judgement(Verdict.UNKNOWN, ("the inventory gave no answer",))
-    if inventory.boot_id != boot_id:
+    if not boot_id or inventory.boot_id != boot_id:
         return Judgement(Verdict.UNKNOWN, ("the inventory was taken in another boot",))
     missing = sorted(set(baseline.gpus) - set(inventory.gpus))
     foreign = sorted(set(inventory.gpus) - set(baseline.gpus))

@@ -7,6 +7,7 @@ keeps prior values. Does not send anything. Pure.
 """
 
 import json
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -26,6 +27,9 @@ KARPENTER_NODEPOOL_LABEL = "karpenter.sh/nodepool"
 KARPENTER_DISRUPTED_TAINT = "karpenter.sh/disrupted"
 VETOES = (DO_NOT_DISRUPT, DO_NOT_REPAIR)
 MAX_MARKER_BYTES = 4096
+MAX_LINE = 1024
+MARKER_VERSION = 1
+_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 
 class MarkerError(ValueError):
@@ -70,7 +74,7 @@ class Marker:
     def encode(self) -> str:
         """The annotation's value."""
         body: dict[str, Any] = {
-            "v": 1,
+            "v": MARKER_VERSION,
             "episode": self.episode,
             "uid": self.node_uid,
             "since": self.since.isoformat(),
@@ -99,23 +103,27 @@ def parse_marker(text: str) -> Marker:
         raise MarkerError(f"{EPISODE}: longer than {MAX_MARKER_BYTES} bytes")
     try:
         body = json.loads(text)
+        if body.get("v") != MARKER_VERSION:
+            raise ValueError(f"version {body.get('v')!r:.20} is not {MARKER_VERSION}")
+        # A lone surrogate passes JSON's escapes and breaks every later encoding.
+        json.dumps(body, ensure_ascii=False).encode()
         before = body.get("before") or {}
         slot = body.get("slot")
         return Marker(
             episode=_word(body["episode"]),
             node_uid=_word(body["uid"]),
             since=parse_instant(body.get("since")),
-            rule=str(body.get("rule", "")),
-            fault=str(body.get("fault", "")),
+            rule=_line(body.get("rule", "")),
+            fault=_line(body.get("fault", "")),
             quarantine=Quarantine(body.get("quarantine", "confirmed")),
             was_unschedulable=before.get("unschedulable") is True,
             vetoes_before=tuple(
-                (key, str(value))
+                (key, _line(value))
                 for key, value in sorted((before.get("annotations") or {}).items())
                 if key in VETOES
             ),
             slot=Slot(_word(slot["epoch"]), parse_instant(slot.get("at"))) if slot else None,
-            handed_over=str(body.get("handed-over", "")),
+            handed_over=_line(body.get("handed-over", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MarkerError(
@@ -125,8 +133,14 @@ def parse_marker(text: str) -> Marker:
 
 
 def _word(value: object) -> str:
-    if not isinstance(value, str) or not value or len(value) > 128:
-        raise ValueError("an id must be a text of 1 to 128 characters")
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise ValueError("an id must be 1 to 128 of A-Z a-z 0-9 . _ : / -")
+    return value
+
+
+def _line(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MAX_LINE:
+        raise ValueError(f"a text of at most {MAX_LINE} characters was expected")
     return value
 
 
