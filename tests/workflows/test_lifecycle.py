@@ -288,12 +288,24 @@ def test_the_sweeps_episode_only_diagnoses_and_gates() -> None:
 
 
 def test_a_run_of_a_restored_backup_whose_episode_was_closed_does_nothing() -> None:
-    world = World(closed_outcome="returned")
-    world.fail("GPUHealthy", "GpuLost")
+    world = lost_gpu()
     run = started(world)
+
+    def restored() -> None:
+        world.closed_outcome, world.marker, world.unschedulable = "returned", None, False
+
+    world.hooks["drain"] = restored
     assert run.finish().outcome == "yielded"
     assert world.marker is None
     assert world.boots == 0
+
+
+def test_a_fault_under_the_id_of_a_closed_episode_is_another_episode() -> None:
+    world = World(closed_outcome="dismissed")
+    world.fail("GPUHealthy", "GpuLost")
+    run = started(world)
+    assert run.finish().outcome == "returned"
+    assert world.boots == 1
 
 
 def test_a_message_for_another_episode_is_recorded_and_ignored() -> None:

@@ -238,7 +238,8 @@ class Lookout:
         ids = frozenset(match.id for match in verdict.matches)
         self._forget_what_passed(tracked, verdict, ids)
         if not verdict.has_episode or not (ids or verdict.marker):
-            tracked.reported = None
+            # What is reported next is another episode: an id is not used for two.
+            tracked.reported, tracked.episode = None, ""
             return
         if tracked.reported is not None and ids <= tracked.reported:
             tracked.reported = ids
