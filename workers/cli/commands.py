@@ -160,9 +160,9 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Watch faults on simulated nodes go through a real control plane, on this machine."""
-    from workers.cli.demo import run_demo
+    from workers.cli.demo import play
 
-    _run(lambda: run_demo(once=once, keep=keep, as_json=as_json), as_json=as_json)
+    _run(lambda: play(once=once, keep=keep, as_json=as_json), as_json=as_json)
 
 
 @app.command()

@@ -1,0 +1,82 @@
+"""Who plays in the demo: the nodes, what befalls them, and how each must end.
+
+Owns that table. Does nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+POOLS: Final = ("training", "inference")
+NODES_OF_POOL: Final = 4
+GPUS: Final = 8
+BOOT_TIME_S: Final = 3.0
+RETIRE_REASON: Final = "demo: the fan of this node is due"
+
+
+class Ending(StrEnum):
+    """How a node of the demo ends."""
+
+    RETURNED = "returned"
+    HELD = "held"
+    DISMISSED = "dismissed"
+    RETIRED = "retired"
+    UNTOUCHED = "untouched"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One node. `fault` "" = it is retired by a command, or nothing befalls it."""
+
+    node: str
+    pool: str
+    ending: Ending
+    what: str
+    fault: str = ""
+    options: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    reboots: int = 0
+
+    @property
+    def has_episode(self) -> bool:
+        """True if something befalls it."""
+        return self.ending is not Ending.UNTOUCHED
+
+
+PARTS: Final = (
+    Part(
+        "training-1",
+        "training",
+        Ending.RETURNED,
+        "a GPU falls off the bus; a reboot brings it back",
+        "gpu-lost",
+        reboots=1,
+    ),
+    Part(
+        "inference-1",
+        "inference",
+        Ending.HELD,
+        "a GPU falls off the bus and is gone for good; a person must decide",
+        "gpu-missing-after-reboot",
+        reboots=1,
+    ),
+    Part(
+        "training-2",
+        "training",
+        Ending.DISMISSED,
+        "its health check times out, and recovers within the debounce",
+        "unknown",
+        MappingProxyType({"for": 8}),
+    ),
+    Part("inference-2", "inference", Ending.RETIRED, "a person retires it by command"),
+)
+
+
+def whole_cast() -> tuple[Part, ...]:
+    """Every node, those to which nothing happens included, pool by pool."""
+    named = {part.node: part for part in PARTS}
+    names = [(f"{pool}-{i}", pool) for pool in POOLS for i in range(NODES_OF_POOL)]
+    return tuple(
+        named.get(name) or Part(name, pool, Ending.UNTOUCHED, "nothing") for name, pool in names
+    )

@@ -1,0 +1,291 @@
+"""The course of the demo, from an empty directory to the verdict.
+
+Owns the order of things, the deadlines, and the exit. What each thing is stands in the modules
+beside this one. The CLI calls `run_demo`.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console
+from temporalio.client import Client
+
+from workers.lab.controlplane.api import LabApi
+from workers.lab.demo import scene as stage_setting
+from workers.lab.demo.cast import POOLS, RETIRE_REASON, Ending, Part, whole_cast
+from workers.lab.demo.chronicle import Chronicle, read_chronicles
+from workers.lab.demo.scene import CLUSTER, Scene, SceneFailed, start_scene
+from workers.lab.demo.sight import Seen, look
+from workers.lab.demo.verdict import AuditCounts, Evidence, is_over, read_audit, wrongs
+from workers.lab.demo.view import (
+    Findings,
+    Line,
+    NodeReport,
+    Report,
+    Stage,
+    line_of,
+    node_report,
+    show_report,
+)
+from workers.temporal_connection import connect_or_explain, read_target
+
+BASELINES_LIMIT_S: Final = 60.0
+ENDINGS_LIMIT_S: Final = 90.0
+LOOK_S: Final = 0.5
+CONNECT_S: Final = 15.0
+
+
+@dataclass
+class Course:
+    """What the demo has come to."""
+
+    scene: Scene
+    stage: Stage
+    api: LabApi
+    client: Client
+    befell: dict[str, datetime] = field(default_factory=dict)
+    stood_on: dict[str, str] = field(default_factory=dict)
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    chronicles: Mapping[str, Chronicle] = field(default_factory=dict)
+    audit_offset: int = 0
+
+
+def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None) -> bool:
+    """Play the demo; whether each node ended as it should.
+
+    Args:
+        keep: leave everything up afterwards.
+        stays: wait for Ctrl-C before everything ends.
+        write: told the report in place of a terminal (then nothing else is shown).
+
+    Raises:
+        SceneFailed, LabError: something did not come about.
+    """
+    begun = time.monotonic()
+    console = Console(highlight=False)
+    with Stage(console, is_silent=write is not None) as stage:
+        stage.say("starting a control plane, 8 nodes in 2 pools, and training pods")
+        scene = start_scene(detached=keep)
+        is_kept = False
+        try:
+            report = asyncio.run(_play(scene, stage, begun))
+            is_kept = keep
+        finally:
+            if not is_kept and not stays:
+                scene.end()
+    try:
+        if write is not None:
+            write(report)
+        else:
+            show_report(console, report)
+        if is_kept and write is None:
+            _tell_kept(console, scene)
+        elif stays and not is_kept:
+            _stay(console)
+    finally:
+        if stays and not is_kept:
+            scene.end()
+    return report.passed
+
+
+async def _play(scene: Scene, stage: Stage, begun: float) -> Report:
+    scene.start_processes()
+    stage.say("arming both pools, as the operator")
+    arming = [scene.command("arm", pool, "--reason", "demo") for pool in POOLS]
+    await asyncio.gather(*arming)
+    target = read_target({"TEMPORAL_ADDRESS": scene.address.temporal_address})
+    client = await connect_or_explain(target, timeout_s=CONNECT_S)
+    course = Course(scene, stage, scene.api, client)
+    try:
+        await _until_baselines(course)
+        await _let_it_happen(course)
+        await _until_endings(course)
+        return await _judge(course, begun)
+    finally:
+        course.api.close()
+
+
+async def _until_baselines(course: Course) -> None:
+    course.stage.say("fleetmend counts the GPUs of the healthy nodes: their baselines")
+    wanted = {part.node for part in whole_cast()}
+
+    def missing() -> str:
+        course.seen = look(course.api)
+        without = sorted(n for n in wanted if not _has_baseline(course.seen.get(n)))
+        pods = stage_setting.running_pods(course.api)
+        short = stage_setting.pods_wanted() - pods
+        return ", ".join(without) or (f"{short} training pods are not Ready" if short > 0 else "")
+
+    await _until(course, missing, BASELINES_LIMIT_S, "no baseline yet")
+
+
+async def _let_it_happen(course: Course) -> None:
+    course.audit_offset = course.scene.address.audit_log.stat().st_size
+    listed = course.api.request("GET", f"/api/v1/namespaces/{stage_setting.NAMESPACE}/pods")
+    course.stood_on = {
+        str(pod["metadata"]["name"]): str((pod.get("spec") or {}).get("nodeName", ""))
+        for pod in listed.get("items") or []
+    }
+    parts = [part for part in whole_cast() if part.has_episode]
+    with course.scene.fleet as fleet:
+        for part in parts:
+            if part.fault:
+                course.befell[part.node] = datetime.now(UTC)
+                fleet.inject(part.node, part.fault, part.options)
+                course.stage.say(f"{part.node}: {part.what} ({part.fault})")
+    for part in parts:
+        if not part.fault:
+            course.befell[part.node] = datetime.now(UTC)
+            course.stage.say(f"{part.node}: {part.what}")
+    words = (
+        course.scene.command("retire", part.node, "--reason", RETIRE_REASON)
+        for part in parts
+        if part.ending is Ending.RETIRED
+    )
+    await asyncio.gather(*words, _follow_while_told(course))
+
+
+async def _follow_while_told(course: Course) -> None:
+    """The table moves while the retire command still starts."""
+    for _ in range(2):
+        await _follow(course)
+        await asyncio.sleep(LOOK_S)
+
+
+async def _until_endings(course: Course) -> None:
+    def missing() -> str:
+        return ", ".join(
+            part.node
+            for part in whole_cast()
+            if not is_over(part, course.seen.get(part.node), course.chronicles.get(part.node))
+        )
+
+    deadline = time.monotonic() + ENDINGS_LIMIT_S
+    while True:
+        course.scene.refuse_dead()
+        await _follow(course)
+        if not missing() or time.monotonic() > deadline:
+            return  # what is missing is told by the verdict
+        await asyncio.sleep(LOOK_S)
+
+
+async def _follow(course: Course) -> None:
+    course.seen = look(course.api)
+    course.chronicles = await read_chronicles(course.client, CLUSTER)
+    steps = await _steps(course.client)
+    now = datetime.now(UTC)
+    course.stage.show([_line(course, part, steps, now) for part in whole_cast()])
+
+
+def _line(course: Course, part: Part, steps: Mapping[str, str], now: datetime) -> Line:
+    return line_of(part, course.seen.get(part.node), steps, course.befell.get(part.node), now)
+
+
+async def _steps(client: Client) -> dict[str, str]:
+    """What runs now on each node: the attribute that people filter by in the UI."""
+    query = "WorkflowType = 'RemediateNode' AND ExecutionStatus = 'Running'"
+    found: dict[str, str] = {}
+    async for run in client.list_workflows(query, limit=100):
+        attributes = run.search_attributes
+        node, step = attributes.get("FleetmendNode"), attributes.get("FleetmendStep")
+        if node and step:
+            found[str(node[0])] = str(step[0])
+    return found
+
+
+async def _judge(course: Course, begun: float) -> Report:
+    course.seen = look(course.api)
+    course.chronicles = await read_chronicles(course.client, CLUSTER)
+    counts = read_audit(course.scene.address.audit_log, course.audit_offset)
+    with course.scene.fleet as fleet:
+        boots = {view.name: view.boots for view in fleet.nodes()}
+    nodes = tuple(_judge_node(course, part, boots, counts) for part in whole_cast())
+    return Report(
+        passed=all(not node.wrongs for node in nodes),
+        took_s=round(time.monotonic() - begun, 1),
+        temporal_ui=course.scene.address.temporal_ui_url,
+        directory=str(course.scene.address.directory),
+        nodes=nodes,
+    )
+
+
+def _judge_node(
+    course: Course, part: Part, boots: Mapping[str, int], counts: AuditCounts
+) -> NodeReport:
+    evicted = sum(
+        number for pod, number in counts.evictions.items() if course.stood_on.get(pod) == part.node
+    )
+    chronicle = course.chronicles.get(part.node)
+    evidence = Evidence(
+        part=part,
+        seen=course.seen.get(part.node),
+        chronicle=chronicle,
+        boots=boots.get(part.node, -1),
+        writes=counts.writes.get(part.node, 0),
+        evictions=evicted,
+    )
+    found = Findings(wrongs(evidence), evidence.boots, evicted)
+    befell = course.befell.get(part.node, datetime.now(UTC))
+    ui = course.scene.address.temporal_ui_url
+    return node_report(part, chronicle, befell, found, ui)
+
+
+async def _until(course: Course, missing: Callable[[], str], limit_s: float, what: str) -> None:
+    deadline = time.monotonic() + limit_s
+    while True:
+        course.scene.refuse_dead()
+        lack = missing()
+        if not lack:
+            return
+        if time.monotonic() > deadline:
+            raise SceneFailed(
+                f"{what} after {limit_s:g} s: {lack}; see {course.scene.log('worker')} "
+                "(kept with --keep)"
+            )
+        await asyncio.sleep(LOOK_S)
+
+
+def _has_baseline(seen: Seen | None) -> bool:
+    return seen is not None and seen.has_baseline
+
+
+def _tell_kept(console: Console, scene: Scene) -> None:
+    address = scene.address
+    environment = {
+        "FLEETMEND_LAB": str(address.directory),
+        "FLEETMEND_CLUSTER": address.cluster,
+        "FLEETMEND_POLICY": str(stage_setting.POLICY),
+        "KUBECONFIG": str(address.paths.kubeconfig("operator")),
+        "TEMPORAL_ADDRESS": address.temporal_address,
+    }
+    console.print("\n[bold]everything stays up; to look around:[/]")
+    for name, value in environment.items():
+        console.print(f"  export {name}={value}", markup=False, soft_wrap=True)
+    for line in (
+        "fleetmend status",
+        "fleetmend node inference-1",
+        "fleetmend lab inject training-3 gpu-memory",
+        f"less {scene.log('worker')}",
+    ):
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    console.print("[bold]to end it (watch and worker end with it):[/]")
+    console.print(f"  fleetmend lab down --dir {address.directory}", markup=False, soft_wrap=True)
+
+
+def _stay(console: Console) -> None:
+    console.print("Ctrl-C ends it (next time: --once ends by itself, --keep leaves all up)")
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)
+
+
+def is_watched() -> bool:
+    """True if a person looks at a terminal."""
+    return sys.stdout.isatty() and os.environ.get("CI", "") == ""

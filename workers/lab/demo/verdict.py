@@ -1,0 +1,120 @@
+"""Whether each node of the demo ended as it should, judged from outside.
+
+Owns the checks, one list for each ending. Their witnesses are the histories in Temporal, the API
+server's state and its audit log, and the machines' own count of boots; never a log of fleetmend.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from workers.lab.demo.cast import Ending, Part
+from workers.lab.demo.chronicle import OPEN, Chronicle
+from workers.lab.demo.sight import Seen
+
+FLEETMEND: Final = frozenset(
+    f"system:serviceaccount:fleetmend:fleetmend-{name}" for name in ("watch", "worker")
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is known of one node at the end."""
+
+    part: Part
+    seen: Seen | None
+    chronicle: Chronicle | None
+    boots: int
+    writes: int
+    """Successful writes of watch and worker to the Node object."""
+    evictions: int
+
+
+def wrongs(evidence: Evidence) -> list[str]:
+    """What is not as it should be; empty = all is."""
+    if evidence.seen is None:
+        return ["the Node is gone"]
+    return [
+        f"{what} is {found!r}, and should be {wanted!r}"
+        for what, found, wanted in _claims(evidence, evidence.seen)
+        if found != wanted
+    ]
+
+
+def _claims(evidence: Evidence, seen: Seen) -> Iterator[tuple[str, object, object]]:
+    ending, chronicle = evidence.part.ending, evidence.chronicle
+    outcome = chronicle.outcome if chronicle else "no episode"
+    yield "the node's boots", evidence.boots, evidence.part.reboots
+    yield "Ready", seen.is_ready, True
+    if ending is Ending.UNTOUCHED:
+        yield "the episode", outcome, "no episode"
+        yield "writes to the Node", evidence.writes, 0
+        return
+    reboots = chronicle.steps.get("reboot", 0) if chronicle else 0
+    yield "reboots that were asked for", reboots, evidence.part.reboots
+    match ending:
+        case Ending.RETURNED:
+            yield "the outcome", outcome, "returned"
+            yield "the cordon", seen.is_cordoned, False
+            yield "the marker", seen.has_marker, False
+        case Ending.HELD:
+            yield "the outcome", outcome, OPEN
+            yield "held", bool(chronicle and chronicle.is_held), True
+            yield "the cordon", seen.is_cordoned, True
+            yield "the marker", bool(seen.episode) and not seen.handed_over, True
+        case Ending.DISMISSED:
+            yield "the outcome", outcome, "dismissed"
+            yield "writes to the Node", evidence.writes, 0
+            yield "evictions", evidence.evictions, 0
+        case Ending.RETIRED:
+            yield "the outcome", outcome, "retired"
+            yield "the cordon", seen.is_cordoned, True
+            yield "handed over", bool(seen.handed_over), True
+
+
+def is_over(part: Part, seen: Seen | None, chronicle: Chronicle | None) -> bool:
+    """True once nothing more is to come for this node."""
+    if not part.has_episode:
+        return True
+    if seen is None or chronicle is None:
+        return False
+    return chronicle.is_held or chronicle.outcome != OPEN
+
+
+def read_audit(path: Path, offset: int) -> "AuditCounts":
+    """What watch and worker did to each node since `offset` of the audit log."""
+    writes: dict[str, int] = {}
+    evictions: dict[str, int] = {}
+    with path.open("rb") as log:
+        log.seek(offset)
+        for line in log:
+            event = json.loads(line)
+            ref = event.get("objectRef") or {}
+            if not _is_deed(event):
+                continue
+            if ref.get("resource") == "nodes":
+                name = str(ref.get("name", ""))
+                writes[name] = writes.get(name, 0) + 1
+            elif ref.get("subresource") == "eviction":
+                pod = str(ref.get("name", ""))
+                evictions[pod] = evictions.get(pod, 0) + 1
+    return AuditCounts(writes, evictions)
+
+
+@dataclass(frozen=True)
+class AuditCounts:
+    """Successful writes by Node name, and evictions by pod name."""
+
+    writes: Mapping[str, int]
+    evictions: Mapping[str, int]
+
+
+def _is_deed(event: Mapping[str, Any]) -> bool:
+    code = int((event.get("responseStatus") or {}).get("code", 0))
+    return (
+        event.get("stage") == "ResponseComplete"
+        and (event.get("user") or {}).get("username") in FLEETMEND
+        and 200 <= code < 300
+    )
