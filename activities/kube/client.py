@@ -146,8 +146,14 @@ class KubeClient:
             return self._watching
 
     def sibling(self, *, pool_size: int = 4) -> "KubeClient":
-        """Another client with the same address and credential, and connections of its own."""
-        return KubeClient(self._configuration, process=self._process, pool_size=pool_size)
+        """Another client with the same address and credential, and connections of its own.
+
+        For whoever both lists and watches and must be able to end both at once: its watches use
+        its own connections, so that one connection serves a list and the watch after it.
+        """
+        other = KubeClient(self._configuration, process=self._process, pool_size=pool_size)
+        other._watching = other
+        return other
 
     def close(self) -> None:
         """End every connection at once, also those on which other threads are waiting.
@@ -156,7 +162,7 @@ class KubeClient:
         """
         with self._watching_lock:
             watching = self._watching
-        if watching is not None:
+        if watching is not None and watching is not self:
             watching.close()
         self.wire.close()
 
