@@ -18,6 +18,20 @@ def world(lab: LabAddress, tmp_path_factory: pytest.TempPathFactory) -> World:
     return made
 
 
+@pytest.fixture(scope="session")
+def untouched(world: World) -> Iterator[SimNode]:
+    """A node for all requests that must be refused: they leave it as it is."""
+    made = world.new_node()
+    yield made
+    world.admin.delete(made.path)
+
+
+@pytest.fixture(scope="session")
+def its_agent(world: World, untouched: SimNode) -> Caller:
+    """The agent that runs on `untouched`."""
+    return world.agent(untouched)
+
+
 @pytest.fixture
 def node(world: World) -> Iterator[SimNode]:
     """A fresh node with an agent's pod; gone after the test."""

@@ -168,24 +168,28 @@ def assert_refused(answer: Answer, rule: int) -> None:
 
 
 @pytest.mark.parametrize("write", STATUS_WRITES.values(), ids=STATUS_WRITES.keys())
-def test_agent_is_refused_through_status(agent: Caller, node: SimNode, write: Write) -> None:
-    request = Request("PATCH", node.status_path, write.body, write.content_type)
-    assert_refused(agent.send(request), write.rule)
+def test_agent_is_refused_through_status(
+    its_agent: Caller, untouched: SimNode, write: Write
+) -> None:
+    request = Request("PATCH", untouched.status_path, write.body, write.content_type)
+    assert_refused(its_agent.send(request), write.rule)
 
 
 @pytest.mark.parametrize("write", MAIN_WRITES.values(), ids=MAIN_WRITES.keys())
-def test_policy_alone_refuses_writes_to_the_node(world: World, node: SimNode, write: Write) -> None:
-    request = Request("PATCH", node.path, write.body, write.content_type)
-    assert_refused(world.unleashed("fleetmend-agent", node).send(request), write.rule)
+def test_policy_alone_refuses_writes_to_the_node(
+    world: World, untouched: SimNode, write: Write
+) -> None:
+    request = Request("PATCH", untouched.path, write.body, write.content_type)
+    assert_refused(world.unleashed("fleetmend-agent", untouched).send(request), write.rule)
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CLOSED.values(), ids=CLOSED.keys())
 def test_agent_has_no_right_to(
-    agent: Caller, node: SimNode, method: str, path: str, body: Any
+    its_agent: Caller, untouched: SimNode, method: str, path: str, body: Any
 ) -> None:
     content_type = MERGE if method == "PATCH" else "application/json"
-    path = path.format(node=node.name, pod=node.agent_pod)
-    answer = agent.send(Request(method, path, body, content_type))
+    path = path.format(node=untouched.name, pod=untouched.agent_pod)
+    answer = its_agent.send(Request(method, path, body, content_type))
     assert answer.code == 403, answer
     assert 'User "system:serviceaccount:fleetmend:fleetmend-agent" cannot' in answer.message
 

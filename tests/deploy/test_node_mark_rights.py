@@ -92,8 +92,8 @@ def assert_refused(answer: Answer, rule: int) -> None:
 
 
 @pytest.mark.parametrize(("rule", "body"), WRITES.values(), ids=WRITES.keys())
-def test_process_is_refused(process: Caller, node: SimNode, rule: int, body: Any) -> None:
-    assert_refused(process.send(Request("PATCH", node.path, body, MERGE)), rule)
+def test_process_is_refused(process: Caller, untouched: SimNode, rule: int, body: Any) -> None:
+    assert_refused(process.send(Request("PATCH", untouched.path, body, MERGE)), rule)
 
 
 def test_process_does_not_touch_a_control_plane_node(

@@ -214,8 +214,8 @@ def assert_refused(answer: Answer, words: str) -> None:
 
 
 @pytest.mark.parametrize("change", PODS_REFUSED.values(), ids=PODS_REFUSED.keys())
-def test_worker_creates_no_pod_with(worker: Caller, node: SimNode, change: Change) -> None:
-    pod = copy.deepcopy(node_task(node.name, change.kind))
+def test_worker_creates_no_pod_with(worker: Caller, untouched: SimNode, change: Change) -> None:
+    pod = copy.deepcopy(node_task(untouched.name, change.kind))
     change.make(pod)
     assert_refused(worker.send(Request("POST", PODS, pod)), f"fleetmend-worker-pods/{change.rule}:")
 
@@ -290,8 +290,8 @@ def test_worker_deletes_no_pod_of_a_job(world: World, worker: Caller, victim: An
     assert_refused(unleashed, "fleetmend-worker-pod-ends/3:")
 
 
-def test_worker_deletes_no_other_pod_of_fleetmend(worker: Caller, node: SimNode) -> None:
-    request = Request("DELETE", f"{PODS}/{node.agent_pod}")
+def test_worker_deletes_no_other_pod_of_fleetmend(worker: Caller, untouched: SimNode) -> None:
+    request = Request("DELETE", f"{PODS}/{untouched.agent_pod}")
     assert_refused(worker.send(request), "fleetmend-worker-pod-ends/4:")
 
 
@@ -314,10 +314,10 @@ def test_worker_deletes_no_other_pod_of_fleetmend(worker: Caller, node: SimNode)
     ],
 )
 def test_worker_never_changes_or_enters_a_pod(
-    world: World, worker: Caller, node: SimNode, method: str, door: str, body: Any, rule: int
+    world: World, worker: Caller, untouched: SimNode, method: str, door: str, body: Any, rule: int
 ) -> None:
     content_type = STRATEGIC if door == "/ephemeralcontainers" else MERGE
-    request = Request(method, f"{PODS}/{node.agent_pod}{door}", body, content_type)
+    request = Request(method, f"{PODS}/{untouched.agent_pod}{door}", body, content_type)
     assert_refused(worker.send(request), 'fleetmend-worker" cannot')
     unleashed = world.unleashed("fleetmend-worker").send(request)
     assert_refused(unleashed, f"fleetmend-worker-pod-ends/{rule}:")
