@@ -101,8 +101,10 @@ class RecordActivities:
     def _write_event(self, record: PhaseRecord) -> None:
         try:
             self._kube.create(paths.events(EVENT_NAMESPACE), event_of(record))
-        except Conflict:
-            return  # a former run wrote it
+        except Conflict as error:
+            if not error.is_existing:
+                raise
+            # A former run wrote it.
         except Invalid as error:
             # An Event is for people; an episode does not stop because one is malformed.
             _log.warning("event_refused", node=record.owner.node.name, error=str(error))

@@ -201,8 +201,10 @@ class _TaskRun:
         body = task_pod(self._request, self._name, image)
         try:
             created = self._kube.create(paths.pods(NAMESPACE), body)
-        except Conflict:
-            return None  # it exists: the caller finds it, and looks whether it is ours
+        except Conflict as error:
+            if not error.is_existing:
+                raise
+            return None  # the caller finds it, and looks whether it is ours
         except (Forbidden, Invalid) as error:
             return _unknown(f"the task's pod was refused, nothing was asked for: {error}")
         self._tell(read_task_pod(created), at_once=True)
@@ -237,8 +239,12 @@ class _TaskRun:
         """Returns when the pod is gone or has its deletion timestamp."""
         try:
             self._kube.delete(self._path, uid=pod.uid)
-        except (NotFound, Conflict):
-            return  # gone, or another pod has the name by now
+        except NotFound:
+            return
+        except Conflict:
+            found = self._find()
+            if found is not None and found["metadata"]["uid"] == pod.uid:
+                raise
 
     # ---- waiting
 

@@ -79,7 +79,7 @@ def is_gone(cluster: Cluster, request: NodeTaskRequest) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _tidy(cluster: Cluster, bare: BareNodes) -> Iterator[None]:
     yield
     for name in bare.added:
@@ -174,7 +174,7 @@ def test_no_reboot_without_fence_and_slot(
 
 
 def test_no_reboot_of_a_node_with_work_on_it_or_too_late(
-    desk: Desk, bare: BareNodes, cluster: Cluster, witness: AuditLog, epoch: str, _tidy: None
+    desk: Desk, bare: BareNodes, cluster: Cluster, witness: AuditLog, epoch: str
 ) -> None:
     owner = owned(desk, bare.add("a"), epoch)
     late = replace(rebooting(owner, "boot-1"), not_after=datetime.now(UTC))
@@ -197,7 +197,7 @@ def test_no_reboot_of_a_node_with_work_on_it_or_too_late(
 
 
 def test_a_pod_that_never_starts_is_deleted_and_unknown(
-    desk: Desk, bare: BareNodes, cluster: Cluster, epoch: str, _tidy: None
+    desk: Desk, bare: BareNodes, cluster: Cluster, epoch: str
 ) -> None:
     owner = owned(desk, bare.add("a"), epoch)
     request = rebooting(owner, "boot-1", deadline_s=2)
@@ -221,7 +221,7 @@ def test_a_reboot_pod_that_is_gone_is_never_made_again(
 
 
 def test_another_boot_of_the_node_is_the_answer_of_a_reboot(
-    desk: Desk, bare: BareNodes, cluster: Cluster, epoch: str, _tidy: None
+    desk: Desk, bare: BareNodes, cluster: Cluster, epoch: str
 ) -> None:
     owner = owned(desk, bare.add("a"), epoch)
     request = rebooting(owner, "boot-1", deadline_s=60)
@@ -245,9 +245,7 @@ def _until_there(cluster: Cluster, request: NodeTaskRequest) -> None:
     wait_until(there, 10, "the task's pod is there")
 
 
-def test_a_cancelled_task_leaves_no_pod(
-    desk: Desk, bare: BareNodes, cluster: Cluster, _tidy: None
-) -> None:
+def test_a_cancelled_task_leaves_no_pod(desk: Desk, bare: BareNodes, cluster: Cluster) -> None:
     owner = bare.add("a")
     environment = ActivityEnvironment()
     answers: list[TaskAnswer] = []
@@ -276,7 +274,7 @@ def test_observe_mode_makes_no_pod(
 
 
 def test_a_foreign_pod_of_the_same_name_is_left_alone(
-    desk: Desk, bare: BareNodes, cluster: Cluster, _tidy: None
+    desk: Desk, bare: BareNodes, cluster: Cluster
 ) -> None:
     owner = bare.add("a")
     request = counting(owner)
@@ -347,7 +345,6 @@ def test_each_defect_of_a_verdict_is_unknown_and_named(
     desk: Desk,
     bare: BareNodes,
     cluster: Cluster,
-    _tidy: None,
     changes: dict[str, Any],
     expected: str | None,
 ) -> None:
@@ -368,7 +365,7 @@ def test_each_defect_of_a_verdict_is_unknown_and_named(
 
 @pytest.mark.parametrize("message", ["", "no JSON", "[]", "x" * 100_000])
 def test_what_is_no_verdict_is_unknown(
-    desk: Desk, bare: BareNodes, cluster: Cluster, _tidy: None, message: str
+    desk: Desk, bare: BareNodes, cluster: Cluster, message: str
 ) -> None:
     owner = bare.add("a")
     request = counting(owner)
