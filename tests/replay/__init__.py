@@ -1,0 +1,1 @@
+"""Recorded histories of the workflows, and the proof that today's code still replays them."""
