@@ -251,6 +251,21 @@ def test_a_bad_name_is_refused_with_what_is_allowed(name: str) -> None:
         NodeSpec(name=name)
 
 
+def test_a_bad_pool_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"(?s)pool\n.*should match pattern"):
+        NodeSpec(name="n", pool="not a label")
+
+
+def test_what_the_api_server_refuses_is_told(
+    nodes: TestNodes, unique: Callable[[str], str]
+) -> None:
+    name = unique("n")
+    nodes.added.append(name)
+    with pytest.raises(FleetError, match=f"node {name} is refused by the API server") as refused:
+        nodes.client.add_node(NodeSpec(name=name, labels={"not/a/key": "x"}))
+    assert "metadata.labels" in str(refused.value)
+
+
 def test_the_fleet_says_where_it_should_be(tmp_path: Path) -> None:
     with pytest.raises(FleetError, match="start the lab with `fleetmend lab up`"):
         FleetClient(tmp_path).nodes()

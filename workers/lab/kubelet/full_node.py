@@ -43,6 +43,15 @@ FLAP_S: Final = 0.3
 _log = structlog.get_logger(__name__)
 
 
+class NodeRefused(Exception):
+    """The API server takes no such Node."""
+
+    def __init__(self, node: str, refusal: str) -> None:
+        super().__init__(
+            f"node {node} is refused by the API server ({refusal}): remove it and add it corrected"
+        )
+
+
 class FullNode:
     """One machine. Made by the fleet; lives until `remove` or the end of the process."""
 
@@ -98,10 +107,19 @@ class FullNode:
         self._come_up(event, "the lab's fleet started it", is_first=True)
 
     async def registered(self, deadline_s: float) -> None:
-        """Wait for the Node object; raises TimeoutError."""
-        if self._kubelet is not None:
-            async with asyncio.timeout(deadline_s):
-                await self._kubelet.registered.wait()
+        """Wait for the Node object.
+
+        Raises:
+            TimeoutError: not registered by then.
+            NodeRefused: the API server finds the specification invalid.
+        """
+        kubelet = self._kubelet
+        if kubelet is None:
+            return
+        async with asyncio.timeout(deadline_s):
+            await kubelet.answered.wait()
+        if kubelet.refusal:
+            raise NodeRefused(self.name, kubelet.refusal)
 
     async def remove(self) -> None:
         """The machine is switched off for good; the host root with its boot log stays."""

@@ -28,6 +28,8 @@ from workers.lab.kubelet.pod_worker import PodHost, PodWorker
 from workers.lab.kubelet.spec import NodeSpec
 
 RETRY_S: Final = 0.25
+INVALID: Final = (400, 422)
+"""Refusals of what was asked, as opposed to refusals of the moment or of the asker."""
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +46,9 @@ class Kubelet:
     pods: PodHost
     look: Callable[[], KubeletSight]
     registered: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Registered, or refused for what the specification says."""
+    refusal: str = ""
     _node: JsonObject = field(default_factory=dict)
     _workers: dict[str, PodWorker] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -104,9 +109,14 @@ class Kubelet:
                 await self._register_once()
             except ApiError as error:
                 _log.warning("node not registered", node=self.spec.name, error=str(error))
+                if error.status in INVALID:
+                    self.refusal = str(error)
+                    self.answered.set()
                 await asyncio.sleep(RETRY_S)
             else:
+                self.refusal = ""
                 self.registered.set()
+                self.answered.set()
                 return
 
     async def _register_once(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
@@ -29,8 +29,19 @@ from workers.lab.kubelet.commands import (
     Request,
 )
 from workers.lab.kubelet.fleet import BadRequest, Fleet
+from workers.lab.kubelet.full_node import NodeRefused
 from workers.lab.kubelet.launcher import AgentMissing
 from workers.lab.paths import listen_unix
+
+ASKERS_FAULTS: Final = (
+    BadRequest,
+    BadFault,
+    NeedsFullNode,
+    NoSuchGpu,
+    AgentMissing,
+    NodeRefused,
+)
+"""Their messages say what to do; no traceback is wanted."""
 
 _log = structlog.get_logger(__name__)
 
@@ -64,7 +75,7 @@ async def _answer(fleet: Fleet, line: bytes) -> Answer:
         return Answer(ok=False, error=f"bad request, field {where}: {first['msg']}")
     try:
         return Answer(ok=True, result=await _do(fleet, request))
-    except (BadRequest, BadFault, NeedsFullNode, NoSuchGpu, AgentMissing) as error:
+    except ASKERS_FAULTS as error:
         return Answer(ok=False, error=str(error))
     except ApiError as error:
         return Answer(ok=False, error=f"the lab's API server refused: {error}")

@@ -53,6 +53,12 @@ class NodeTaint(WireModel):
     effect: TaintEffect = TaintEffect.NO_SCHEDULE
 
 
+LabelValue = Annotated[
+    str,
+    Field(
+        pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", description="as of a label"
+    ),
+]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
@@ -65,11 +71,11 @@ class NodeSpec(WireModel):
     """
 
     name: str
-    pool: str = "default"
+    pool: LabelValue = "default"
     kind: NodeKind = NodeKind.FULL
     gpus: int = Field(default=8, ge=0, le=MAX_GPUS)
     model: str = DEFAULT_MODEL
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, LabelValue] = Field(default_factory=dict)
     taints: tuple[NodeTaint, ...] = ()
     provider_id: str | None = Field(default=None, description="None: made up for each machine")
     system_uuid: str | None = Field(
