@@ -100,7 +100,7 @@ def _guard_activities(
     place = Place(deps.cluster, deps.task_queue)
     asking = GuardActivities(deps.temporal, place)
     survey = MarksSurvey(deps.kube, authority, deps.policies)
-    sources = Sources(survey, store, authority, deps.policies)
+    sources = Sources(deps.kube, survey, store, authority, deps.policies)
     sweep = SweepActivity(sources, deps.temporal, place)
     return [
         _async(guard.ASK_GUARD, asking.ask_guard),

@@ -20,7 +20,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import errors
 from activities.guard import CALL_S, Place
-from activities.kube.client import JsonObject
+from activities.kube import paths
+from activities.kube.client import JsonObject, KubeClient
+from activities.kube.errors import NotFound
 from activities.kube.marks_survey import MarksSurvey, places_on, readable_marker
 from activities.machines.record import baseline_of
 from activities.machines.store import MachineStore
@@ -30,7 +32,7 @@ from workflows.contracts.guard import SweepRequest, Swept, Unbaselined
 from workflows.contracts.kube import Owner
 from workflows.contracts.messages import HeldMarks, Opening
 from workflows.model.identity import NodeRef, guard_workflow_id, machine_id, workflow_id
-from workflows.model.node import NodeView, parse_instant
+from workflows.model.node import BadObject, NodeView, parse_instant, parse_node
 from workflows.model.policy import Policy
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
@@ -66,6 +68,7 @@ class _Seen:
 class Sources:
     """What the sweep reads."""
 
+    kube: KubeClient
     survey: MarksSurvey
     machines: MachineStore
     authority: Authority
@@ -118,10 +121,20 @@ class SweepActivity:
             if marker is None or seen.at - marker.since < YOUNG:
                 continue
             ref = NodeRef(node.name, node.uid)
-            if not await self._is_open(workflow_id(self._place.cluster, ref)):
+            is_open = await self._is_open(workflow_id(self._place.cluster, ref))
+            if not is_open and await asyncio.to_thread(self._still_bears, ref, marker):
                 await self._start(seen, ref, marker, node)
                 adopted.append(node.name)
         return tuple(adopted)
+
+    def _still_bears(self, ref: NodeRef, marker: Marker) -> bool:
+        """True if the marker is there now: an episode that closed since the list took it off."""
+        try:
+            found = parse_node(self._sources.kube.get(paths.node(ref.name)))
+        except (NotFound, BadObject):
+            return False
+        now = readable_marker(found)
+        return found.uid == ref.uid and now is not None and now.episode == marker.episode
 
     async def _is_open(self, name: str) -> bool:
         """True if a workflow of this id runs. Asked by id: list queries lag behind."""

@@ -15,7 +15,7 @@ from temporalio import activity
 
 from activities import errors
 from activities.kube import paths
-from activities.kube.client import JsonObject, KubeClient
+from activities.kube.client import CallTimeout, JsonObject, KubeClient
 from activities.kube.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from activities.kube.node_pods import Bell, Followed, follow_pod, list_pods_on
 from activities.node_tasks.pod import (
@@ -50,6 +50,8 @@ LOOK_S: Final = 0.25
 NET_S: Final = 5.0
 """Between two reads that do not trust the watch."""
 HEARTBEAT_S: Final = 1.0
+CREATE_TIMEOUT: Final = CallTimeout(connect_s=2.0, read_s=3.0)
+"""Of the pod's creation: over before Temporal misses a heartbeat and starts another attempt."""
 
 _log = structlog.get_logger(__name__)
 
@@ -200,7 +202,7 @@ class _TaskRun:
             return self._judge_boot(node) or _unknown("the Node has no boot id")
         body = task_pod(self._request, self._name, image)
         try:
-            created = self._kube.create(paths.pods(NAMESPACE), body)
+            created = self._kube.create(paths.pods(NAMESPACE), body, timeout=CREATE_TIMEOUT)
         except Conflict as error:
             if not error.is_existing:
                 raise
