@@ -139,6 +139,49 @@ def test_a_reboot_by_a_pod_changes_the_boot_and_fails_the_pod(
     assert nodes.boots(name) == 1
 
 
+def test_a_reboot_kills_without_grace_and_nothing_is_told_meanwhile(
+    nodes: TestNodes, cluster: Cluster, pods: Pods
+) -> None:
+    name = nodes.add("n", "dark", boot_time_s=2.0)
+    before = _boot_id(cluster, name)
+    log = Path(nodes.view(name).host_root) / "var/log/pods"
+    code = (
+        "import os,signal,sys; signal.signal(15, lambda *_: print('asked', flush=True));"
+        "print(os.getpid(), flush=True)\nwhile True: signal.pause()"
+    )
+    pod = pods.run(name, code)
+    wait_until(lambda: _pid(log, pod), LIMIT_S, "the process is up")
+    pid = _pid(log, pod)
+    nodes.client.reboot(name)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), LIMIT_S, "the process is gone")
+    stays_true(
+        lambda: phase_of(pods.get(pod)) == "Running" and _boot_id(cluster, name) == before,
+        1.0,
+        "the API server knows of nothing",
+    )
+    pods.until_phase(pod, "Failed")
+    assert "asked" not in next(log.glob(f"*_{pod}_*/main.log")).read_text()
+
+
+@pytest.mark.parametrize("same_machine", [False, True], ids=["new machine", "same machine"])
+def test_a_recreated_node_runs_again_what_its_disk_does_not_remember(
+    nodes: TestNodes, pods: Pods, same_machine: bool
+) -> None:
+    name = nodes.add("n", "again", boot_time_s=0.2)
+    log = Path(nodes.view(name).host_root) / "var/log/pods"
+    pod = pods.run(name, "import os,signal; print(os.getpid(), flush=True); signal.pause()")
+    wait_until(lambda: _pid(log, pod), LIMIT_S, "the process is up")
+    nodes.inject(name, "node-recreated-same-name", same_machine=same_machine)
+    if same_machine:
+        assert ended(pods.until_phase(pod, "Failed"))["exitCode"] == 255
+    else:
+        wait_until(lambda: _starts(log, pod) == 2, LIMIT_S, "the new machine has started it")
+
+
+def _starts(log: Path, pod: str) -> int:
+    return sum(len(path.read_text().split()) for path in log.glob(f"*_{pod}_*/main.log"))
+
+
 def test_after_a_boot_the_agents_conditions_are_fresh(nodes: TestNodes, cluster: Cluster) -> None:
     name = nodes.add("n", "fresh", boot_time_s=0.2)
     before = json.loads(_raw(cluster, name)["metadata"]["annotations"][FINDINGS])
