@@ -1,7 +1,7 @@
 """One watch on a collection: frames as they come, until it ends, fails or is closed.
 
 Owns the bytes of a watch: splitting, decoding, ERROR frames, silence, size. Keeps no cache, does
-not reconnect and does not list: `reflector.py` and `waiting.py` do. Talks to `client.py`.
+not reconnect and does not list: `reflector.py` does. Talks to `client.py`.
 """
 
 import socket
@@ -176,9 +176,3 @@ class WatchStream:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise errors.BadAnswer(self._name, f"a frame that is none: {error}") from error
         raise errors.from_status(self._name, status.code or 500, status)
-
-
-def watch_frames(client: KubeClient, request: WatchRequest) -> Iterator[Frame]:
-    """The frames of one watch, for callers that need not end it from another thread."""
-    with WatchStream(client, request) as stream:
-        yield from stream

@@ -9,7 +9,7 @@ import pytest
 
 from activities.kube import errors
 from activities.kube.client import CallTimeout, KubeClient
-from activities.kube.stream import Frame, WatchRequest, WatchStream, watch_frames
+from activities.kube.stream import Frame, WatchRequest, WatchStream
 from tests.activities.kube.conftest import Cards
 from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import (
@@ -27,6 +27,12 @@ def request_of(cards: Cards, *, duration_s: int = 60, stall_after_s: float = 60)
     """A watch from now on."""
     version = cards.kube.list(cards.collection, selector=cards.selector).resource_version
     return WatchRequest(cards.collection, version, cards.selector, duration_s, stall_after_s)
+
+
+def watch_frames(client: KubeClient, request: WatchRequest) -> list[Frame]:
+    """All frames of one watch, to its end."""
+    with WatchStream(client, request) as stream:
+        return list(stream)
 
 
 def test_ends_in_good_order_when_its_time_is_over(cards: Cards, kube: KubeClient) -> None:
@@ -109,7 +115,7 @@ def test_a_broken_watch_has_its_error(
     request = request_of(cards, stall_after_s=0.5)
     begun = time.monotonic()
     with pytest.raises(errors.ApiError) as caught:
-        list(watch_frames(faulty, request))
+        watch_frames(faulty, request)
     assert type(caught.value) is kind
     assert time.monotonic() - begun < 5
 
