@@ -37,7 +37,8 @@ class Tracked:
         overruled: what a person undid in front of our eyes, until the machine record says so.
         refused: ids of matches for which a quarantine at once was refused for good.
         would: id of the match that was last announced in observe mode.
-        stale_at: when it must be judged again though nothing changes.
+        silent_since: when its agent was first found silent; None = it speaks.
+        again_at: when it must be judged again though nothing changes.
         retry: it must be judged again at the next tick.
         ahead_until: until when (monotonic) `view` may be ahead of the stream.
         machine: name of its machine's record.
@@ -53,7 +54,8 @@ class Tracked:
     overruled: frozenset[Mark] = frozenset()
     refused: frozenset[str] = frozenset()
     would: str = ""
-    stale_at: datetime | None = None
+    silent_since: datetime | None = None
+    again_at: datetime | None = None
     retry: bool = False
     ahead_until: float = float("-inf")
     machine: str = ""

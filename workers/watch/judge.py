@@ -8,10 +8,11 @@ budgets and does not know the Lease (`reflex.py` does), and sends nothing. Talks
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from workers.watch.machine import MachineRecord, Mark, is_overruled
 from workflows.model.detection.fault import Fault
-from workflows.model.detection.rules import AGENT_CONDITIONS, RuleMatch, match_rules
+from workflows.model.detection.rules import AGENT_CONDITIONS, STALE, RuleMatch, match_rules
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
 from workflows.model.remediation.arming import Arming
@@ -27,6 +28,10 @@ from workflows.model.remediation.permit import Claim, Effect, Refusal, decide_pe
 
 MACHINE_QUARANTINED_RULE = "machine-quarantined"
 """Name of the rule, which no policy holds, that a machine's own record fits."""
+AGENT_GRACE_S: Final = 30.0
+"""How long an agent may take to speak before its silence is reported, if the rule's own patience
+is not shorter: every Node begins, and begins each boot, without a word of its agent. An episode
+for each of them would be dismissed again, and idle nodes are to cost nothing."""
 NOTHING_OVERRULED: frozenset[Mark] = frozenset()
 
 
@@ -36,12 +41,14 @@ class Sight:
 
     `overruled` is what people undid on it that its machine record does not say yet; `refused` are
     ids of matches for which no place in the budget was free (the guard is asked for those).
+    `silent_since` is when its agent was first found silent; None = it was not at the last look.
     """
 
     node: NodeView
     machine: MachineRecord | None = None
     overruled: frozenset[Mark] = NOTHING_OVERRULED
     refused: frozenset[str] = frozenset()
+    silent_since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class Verdict:
         reflex: the match to quarantine at once for; None = none, or not permitted.
         would_reflex: as `reflex`, where fleetmend only observes.
         refusal: why a quarantine at once is not permitted, if one was due.
+        is_silent: the agent is silent by some rule, reported or not.
+        again_at: when the node must be judged again though nothing changes; None = never.
     """
 
     pool: str
@@ -65,6 +74,8 @@ class Verdict:
     reflex: RuleMatch | None = None
     would_reflex: RuleMatch | None = None
     refusal: Refusal | None = None
+    is_silent: bool = False
+    again_at: datetime | None = None
 
 
 def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdict:
@@ -78,9 +89,13 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     if pool is None or node.is_control_plane or IGNORE in node.annotations:
         # Out of scope by now; an episode that is open all the same is told, so that it sees it.
         return Verdict("", marker=marker, has_episode=is_ours)
-    matches = _standing(sight, match_rules(node, policy, now))
+    found = match_rules(node, policy, now)
+    is_silent = any(match.status == STALE for match in found)
+    heard, graced_until = _after_grace(found, sight.silent_since or now, now)
+    again_at = _earlier(graced_until, _next_silence(node, policy, now))
+    matches = _standing(sight, marker, heard)
     if not is_ours and not matches:
-        return Verdict(pool.name)
+        return Verdict(pool.name, is_silent=is_silent, again_at=again_at)
     due = _due(sight, matches)
     permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
     is_observing = permit.refusal is Refusal.OBSERVING
@@ -93,6 +108,8 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
         reflex=due if permit.refusal is None and is_readable else None,
         would_reflex=due if is_observing else None,
         refusal=permit.refusal if due else None,
+        is_silent=is_silent,
+        again_at=again_at,
     )
 
 
@@ -104,14 +121,32 @@ def _marker(node: NodeView) -> tuple[Marker | None, bool]:
         return None, False
 
 
-def _standing(sight: Sight, matches: tuple[RuleMatch, ...]) -> tuple[RuleMatch, ...]:
+def _after_grace(
+    matches: tuple[RuleMatch, ...], silent_since: datetime, now: datetime
+) -> tuple[tuple[RuleMatch, ...], datetime | None]:
+    """The matches without silences that are too young, and when the first of those counts."""
+    heard: list[RuleMatch] = []
+    counts_at: datetime | None = None
+    for match in matches:
+        at = silent_since + timedelta(seconds=min(AGENT_GRACE_S, match.debounce_s))
+        if match.status != STALE or at <= now:
+            heard.append(match)
+        else:
+            counts_at = _earlier(counts_at, at)
+    return tuple(heard), counts_at
+
+
+def _standing(
+    sight: Sight, marker: Marker | None, matches: tuple[RuleMatch, ...]
+) -> tuple[RuleMatch, ...]:
     """The matches that no person has overruled, and what the machine's record adds to them."""
     node, machine = sight.node, sight.machine
     if machine is None:
         return matches
     marks = machine.overruled_marks(node.boot_id)
     standing = tuple(match for match in matches if not is_overruled(match, marks))
-    if machine.is_quarantined_elsewhere(node) and not is_marked(node):
+    is_ours_for_it = marker is not None and marker.rule == MACHINE_QUARANTINED_RULE
+    if machine.is_quarantined_elsewhere(node) and (is_ours_for_it or not is_marked(node)):
         own = _machine_match(node, machine)
         if not is_overruled(own, marks | sight.overruled):
             standing = (*standing, own)
@@ -149,11 +184,8 @@ def _due(sight: Sight, matches: tuple[RuleMatch, ...]) -> RuleMatch | None:
     return next((m for m in candidates if not is_overruled(m, sight.overruled)), None)
 
 
-def next_stale_at(node: NodeView, policy: Policy, now: datetime) -> datetime | None:
-    """When the next of the agent's conditions falls silent unless it is refreshed; None = never.
-
-    Until then, the judgement changes only with the node.
-    """
+def _next_silence(node: NodeView, policy: Policy, now: datetime) -> datetime | None:
+    """When the next of the agent's conditions falls silent unless it is refreshed; None = never."""
     ruled = {rule.condition for rule in policy.rules}
     silence = timedelta(seconds=policy.timing.silence_s)
     falls_silent = (
@@ -162,3 +194,7 @@ def next_stale_at(node: NodeView, policy: Policy, now: datetime) -> datetime | N
         if name in ruled and (condition := node.conditions.get(name)) is not None
     )
     return min((at for at in falls_silent if at > now), default=None)
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((at for at in (one, other) if at is not None), default=None)

@@ -17,6 +17,7 @@ import structlog
 
 from activities.kube import errors, paths
 from activities.kube.client import CallTimeout, KubeClient
+from activities.kube.errors import printable
 
 LEASE_NAME: Final = "fleetmend-watch"
 TERM_S: Final = 4
@@ -38,6 +39,7 @@ class _Observed:
     """What the Lease said when it last changed, and when we saw that (monotonic)."""
 
     resource_version: str = ""
+    holder: str = ""
     at: float = 0.0
 
 
@@ -133,7 +135,9 @@ class WriterLease:
         if holder in ("", self._identity):
             return True
         if version != self._observed.resource_version:
-            self._observed = _Observed(version, now)
+            if holder != self._observed.holder:
+                _log.info("standing_by", lease=LEASE_NAME, holder=printable(holder, 128))
+            self._observed = _Observed(version, holder, now)
             return False
         return now - self._observed.at >= TERM_S
 
@@ -141,7 +145,12 @@ class WriterLease:
         spec = lease.get("spec") or {}
         holder = str(spec.get("holderIdentity") or "")
         if holder != self._identity:
-            _log.info("lease_taken", lease=LEASE_NAME, before=holder[:128], identity=self._identity)
+            _log.info(
+                "lease_taken",
+                lease=LEASE_NAME,
+                before=printable(holder, 128),
+                identity=self._identity,
+            )
             spec = {**spec, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
             spec.pop("acquireTime", None)
         return self._body(spec, lease["metadata"])

@@ -18,7 +18,7 @@ import structlog
 from workers.watch.current_rules import CurrentRules
 from workers.watch.facts import facts_of, key_of
 from workers.watch.fleet import Fleet, Tracked, readable_marker
-from workers.watch.judge import Sight, Verdict, judge, next_stale_at
+from workers.watch.judge import Sight, Verdict, judge
 from workers.watch.machine import MachineRecord, marks_of
 from workers.watch.metrics import Counter, Metrics
 from workers.watch.notices import Notice, Notices
@@ -128,7 +128,7 @@ class Lookout:
         """Judge again what the clock changes, and what could not be done before."""
         now = datetime.now(UTC)
         for tracked in self._fleet:
-            if tracked.retry or (tracked.stale_at is not None and tracked.stale_at <= now):
+            if tracked.retry or (tracked.again_at is not None and tracked.again_at <= now):
                 self._look(tracked)
 
     # What the outbox asks and tells (from its own thread, without the lock: a patch that hangs
@@ -179,7 +179,7 @@ class Lookout:
         verdict, attempt = self._act(tracked, policy, now)
         if self._fleet.nodes.get(tracked.view.uid) is not tracked:
             return
-        tracked.stale_at = next_stale_at(tracked.view, policy, now)
+        tracked.again_at = verdict.again_at
         is_known = tracked.has_run or (verdict.marker is not None and not _is_done(attempt))
         self._report(tracked, verdict, now)
         self._tell_change(tracked, now, is_news=is_known)
@@ -216,8 +216,11 @@ class Lookout:
             self._rules.machine_of(tracked.view),
             tracked.overruled,
             tracked.refused,
+            tracked.silent_since,
         )
-        return judge(sight, policy, self._rules.arming, now)
+        verdict = judge(sight, policy, self._rules.arming, now)
+        tracked.silent_since = (tracked.silent_since or now) if verdict.is_silent else None
+        return verdict
 
     def _note_undone(self, tracked: Tracked) -> None:
         """Our marker went from the node.

@@ -1,8 +1,8 @@
 """The outbox: what Temporal is to be told about each node, newest first to count, until it is told.
 
 Owns one entry a node (a report, facts, or both), the senders, their back-off, and the dropping of
-what is no longer true. Coalesces: a second report replaces the first, facts that follow each other
-within COALESCE_S travel once. Does not know how a signal is sent (`post.py`) nor what is true
+what is no longer true. Coalesces: a second report replaces the first, facts travel at the node's
+own pace, and the newest count. Does not know how a signal is sent (`post.py`) nor what is true
 (`lookout.py`). Offers come from any thread and never wait.
 """
 
@@ -10,22 +10,23 @@ import asyncio
 import random
 import threading
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final, Protocol
 
 import structlog
 
 from activities.kube.backoff import Backoff
 from workers.watch.metrics import Counter, Metrics
+from workers.watch.pace import Pace
 from workflows.contracts.messages import NodeFacts, Report
 from workflows.model.identity import NodeRef
 
 SENDERS: Final = 8
 """Enough for 200 nodes in a few seconds; more only queue in the server."""
-COALESCE_S: Final = 0.05
-"""A kubelet writes several conditions in a row; one signal for all of them keeps an episode cheap
-and is not felt by any wait."""
 MAX_ENTRIES: Final = 50_000
 """Nodes, ten times the largest cluster that Kubernetes is tested for."""
+MAX_PACES: Final = 1_000
+"""Nodes whose pace is remembered before those that have rested are forgotten."""
 BACKOFF: Final = Backoff(first_s=0.25, limit_s=5.0)
 LOG_EACH: Final = 20
 """Of the failures of one entry in a row, how many make one line of the log."""
@@ -88,6 +89,7 @@ class Outbox:
         self._busy: set[str] = set()
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._cut_off: set[str] = set()
+        self._paces: dict[str, Pace] = {}
 
     def offer_report(self, report: Report) -> bool:
         """Tell Temporal this as soon as may be; False if the outbox is full."""
@@ -96,7 +98,7 @@ class Outbox:
             if entry is None:
                 return False
             entry.report = report
-        self._wake(report.node.uid, 0.0)
+        self._wake(report.node.uid)
         return True
 
     def offer_facts(self, node: NodeRef, facts: NodeFacts) -> bool:
@@ -106,7 +108,7 @@ class Outbox:
             if entry is None:
                 return False
             entry.facts = facts
-        self._wake(node.uid, COALESCE_S)
+        self._wake(node.uid)
         return True
 
     def __len__(self) -> int:
@@ -119,7 +121,7 @@ class Outbox:
         with self._lock:
             waiting = tuple(self._entries)
         for uid in waiting:
-            self._enqueue(uid)
+            self._schedule(uid)
         async with asyncio.TaskGroup() as senders:
             for _ in range(SENDERS):
                 senders.create_task(self._send_forever(post, ledger))
@@ -130,18 +132,20 @@ class Outbox:
             entry = self._entries[node.uid] = _Entry(node)
         return entry
 
-    def _wake(self, uid: str, delay_s: float) -> None:
+    def _wake(self, uid: str) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._schedule, uid, delay_s)
+            self._loop.call_soon_threadsafe(self._schedule, uid)
 
-    def _schedule(self, uid: str, delay_s: float) -> None:
-        """Send this entry after a delay, or earlier if it is to be sent earlier anyhow."""
-        if uid in self._queued or uid in self._busy or self._is_backing_off(uid):
+    def _schedule(self, uid: str) -> None:
+        """Send this entry: a report at once, facts at the node's pace."""
+        entry = self._entries.get(uid)
+        if entry is None or uid in self._queued or uid in self._busy or self._is_backing_off(uid):
             return
-        if delay_s == 0:
+        if entry.report is not None:
             self._enqueue(uid)
         elif uid not in self._later:
             assert self._loop is not None
+            delay_s = self._paces.setdefault(uid, Pace()).delay_s(monotonic())
             self._later[uid] = self._loop.call_later(delay_s, self._enqueue, uid)
 
     def _is_backing_off(self, uid: str) -> bool:
@@ -174,8 +178,8 @@ class Outbox:
                 self._put_back(entry, f"{type(error).__name__}: {error}")
             finally:
                 self._busy.discard(uid)
-            if uid in self._entries and uid not in self._later:
-                self._enqueue(uid)
+            if uid not in self._later:
+                self._schedule(uid)
 
     async def _send(self, entry: _Entry, post: Post, ledger: Ledger) -> None:
         """Report first: facts are for the run that it may start."""
@@ -195,6 +199,13 @@ class Outbox:
             else:
                 ledger.note_no_run(entry.node.uid)
             self._note_success()
+            self._keep_pace(entry.node.uid)
+
+    def _keep_pace(self, uid: str) -> None:
+        now = monotonic()
+        self._paces.setdefault(uid, Pace()).note_sent(now)
+        if len(self._paces) > MAX_PACES:
+            self._paces = {u: p for u, p in self._paces.items() if not p.is_rested(now)}
 
     def _put_back(self, entry: _Entry, problem: str) -> None:
         """Keep what was not sent; what was offered meanwhile is newer and counts."""

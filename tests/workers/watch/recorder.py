@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowQueryFailedError,
+)
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from workers.lab.address import LabAddress
@@ -138,7 +144,10 @@ class Recorder:
                 return None
             return await self._handle(node, uid).query(query)
 
-        return self._wait(ask())
+        try:
+            return self._wait(ask())
+        except (RPCError, WorkflowQueryFailedError, TimeoutError):
+            return None  # Temporal is away, or its worker has not come back yet
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(CALL_LIMIT_S)

@@ -106,6 +106,18 @@ class Scene:
     def cordons(self, node: str) -> list[AuditEvent]:
         return self.witness.cordons(node)
 
+    def reaction_s(self, node: str) -> float:
+        """From the agent's bad report to the cordon of watch, both as the API server recorded."""
+        reported = [
+            e.answered_at
+            for e in self.witness.events(Wanted(resource="nodes/status", name=node))
+            if any(
+                c.get("type") == "GPUHealthy" and c.get("status") == "False"
+                for c in (e.body.get("status") or {}).get("conditions") or []
+            )
+        ]
+        return (self.cordons(node)[0].answered_at - reported[0]).total_seconds()
+
     def events_about(self, node: str) -> list[JsonObject]:
         """Kubernetes Events from watch about one Node."""
         found = self.witness.events(Wanted(who=WATCH, verb="create", resource="events"))

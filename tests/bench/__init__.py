@@ -1,0 +1,1 @@
+"""What `make bench` measures: one module a figure or two, each with `measure(lab)`."""

@@ -1,0 +1,105 @@
+"""What a person undid stays undone, and a machine in repair is known under its next Node object."""
+
+from datetime import UTC, datetime
+
+from activities.kube import paths
+from tests.harness.waiting import stays_true, wait_until
+from tests.workers.watch.recorder import Recorder
+from tests.workers.watch.scene import Scene
+from workflows.model.detection.fault import Fault
+from workflows.model.detection.rules import read_findings
+from workflows.model.remediation.marks import EPISODE
+
+NOTHING_FOR_S = 1.5
+MACHINE_RULE = "machine-quarantined"
+
+
+def test_node_whose_marks_a_person_took_off_is_not_quarantined_again_for_the_same(
+    scene: Scene, recorder: Recorder
+) -> None:
+    """In front of watch's eyes, before any record could be written: Temporal may be away."""
+    (node,) = scene.add("a")
+    scene.arm()
+    scene.writing_watch()
+    scene.break_node(node)
+    scene.until_quarantined(node)
+    scene.cluster.patch_node(
+        node, {"metadata": {"annotations": {EPISODE: None}}, "spec": {"unschedulable": None}}
+    )
+    stays_true(
+        lambda: not scene.node(node).unschedulable, NOTHING_FOR_S, "the person's word stands"
+    )
+    uid = scene.uids[node]
+    wait_until(
+        lambda: any(not f.marker_episode for f in recorder.facts(node, uid)),
+        10,
+        "the episode is told that its marker is gone",
+        saw=scene.tails,
+    )
+    # The same on another GPU is something they did not see.
+    scene.nodes.inject(node, "gpu-lost", gpu=3)
+    scene.until_quarantined(node)
+
+
+def test_record_of_an_overruled_fault_holds_until_the_next_boot(
+    scene: Scene, recorder: Recorder
+) -> None:
+    left_alone, booted_since = scene.add("a", "b")
+    for node, boot in ((left_alone, scene.node(left_alone).boot_id), (booted_since, "older-boot")):
+        overruled = {
+            "fault": "gpu-lost",
+            "bootID": boot,
+            "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "episode": "e1",
+        }
+        device = {} if node == booted_since else {"device": _device(scene, node)}
+        scene.write_machine(node, {"phase": "closed", "overruled": [{**overruled, **device}]})
+    scene.arm()
+    scene.writing_watch()
+    for node in (left_alone, booted_since):
+        scene.break_node(node)
+    scene.until_quarantined(booted_since)
+    stays_true(
+        lambda: not scene.cordons(left_alone), NOTHING_FOR_S, "the overruled node is left alone"
+    )
+    assert not recorder.runs(left_alone, scene.uids[left_alone])
+
+    # Resume: the worker takes the entry off the record.
+    machine = paths.gpu_machine_status(scene.machines[0])
+    record = scene.cluster.kube.get(paths.gpu_machine(scene.machines[0]))
+    record["status"]["overruled"] = []
+    scene.cluster.kube.replace(machine, record)
+    scene.until_quarantined(left_alone)
+
+
+def test_machine_in_repair_is_quarantined_on_sight_under_another_node_object(
+    scene: Scene, recorder: Recorder
+) -> None:
+    in_repair, closed, same = scene.add("a", "b", "c")
+    scene.write_machine(in_repair, {"phase": "drained", "episode": "e1"}, node_uid="former-uid")
+    scene.write_machine(closed, {"phase": "closed", "episode": "e2"}, node_uid="former-uid")
+    scene.write_machine(same, {"phase": "drained", "episode": "e3"})
+    scene.arm()
+    scene.writing_watch()
+    scene.until_quarantined(in_repair)
+    marker = scene.cluster.marker(in_repair)
+    assert marker is not None
+    assert (marker.rule, marker.fault) == (MACHINE_RULE, Fault.OPERATOR)
+    uid = scene.uids[in_repair]
+    wait_until(lambda: recorder.reports(in_repair, uid), 10, "it is reported", saw=scene.tails)
+    (report,) = recorder.reports(in_repair, uid)
+    assert [match.rule for match in report.matches] == [MACHINE_RULE]
+    stays_true(
+        lambda: scene.quarantined([closed, same]) == [], NOTHING_FOR_S, "the others are in service"
+    )
+
+
+def _device(scene: Scene, node: str) -> str:
+    """The device that the agent of the simulated node will name: the first GPU's UUID."""
+    scene.break_node(node)
+    findings, _ = read_findings(scene.node(node))
+    scene.nodes.clear(node, "gpu-lost")
+    wait_until(
+        lambda: scene.node(node).conditions["GPUHealthy"].status == "True", 10, "it is healthy"
+    )
+    return findings[0].device
