@@ -7,7 +7,7 @@ by the unit tests and, later, by the forecast. Same exceptions and same looks in
 """
 
 import heapq
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from workflows.contracts import Contract, Effect
 from workflows.contracts.options import options_of
 from workflows.inbox import Inbox, Interruption
+from workflows.model.policy import StepOptions
 from workflows.model.remediation.phase import Phase
 from workflows.runtime import Interrupted, Net, Story, Until
 
@@ -60,6 +61,7 @@ class MemoryRuntime:
         self._now = START
         self._planned: list[_Planned] = []
         self._moments = 0
+        self.overrides: Mapping[str, StepOptions] = {}
         self.steps: list[tuple[str, Any]] = []
         self.published: list[tuple[Phase, Story]] = []
 

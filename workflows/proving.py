@@ -56,6 +56,7 @@ async def look(run: Runtime, episode: Episode) -> Reading:
         opened = await run.step(OPEN_EPISODE, episode.owner)
         episode.policy, episode.pool = opened.policy, opened.pool
         episode.pool_size = opened.pool_size
+        run.overrides = opened.policy.steps
         reading = opened.reading
         episode.enter(Phase.SUSPECT, run.now())
     else:

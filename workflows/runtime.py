@@ -75,7 +75,12 @@ class Net:
 
 
 class Runtime(Protocol):
-    """What the runbook needs. Everything it learns from outside comes through here."""
+    """What the runbook needs. Everything it learns from outside comes through here.
+
+    `overrides` is what the episode's policy says about options of steps; the runbook sets it.
+    """
+
+    overrides: Mapping[str, StepOptions]
 
     @property
     def inbox(self) -> Inbox:

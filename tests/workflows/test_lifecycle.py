@@ -7,7 +7,7 @@ import pytest
 from tests.workflows.world import NODE, Run, World, report_of, word
 from workflows.contracts.messages import Command, Opening
 from workflows.memory_runtime import Deadlocked
-from workflows.model.policy import FaultPolicy
+from workflows.model.policy import FaultPolicy, StepOptions
 from workflows.model.remediation.marks import Marker, Quarantine
 from workflows.memory_runtime import START
 
@@ -44,6 +44,14 @@ def test_a_lost_gpu_is_rebooted_validated_and_returned() -> None:
         "closed",
     ]
     assert run.steps.count("reboot") == 1
+
+
+def test_the_policys_options_of_steps_are_laid_over_the_table() -> None:
+    steps = {"await_reboot": StepOptions(retry_initial_s=3)}
+    world = World(policy=World().policy.model_copy(update={"steps": steps}))
+    run = started(world)
+    run.finish()
+    assert run.runtime.overrides == steps
 
 
 def test_a_node_that_recovers_before_its_debounce_is_dismissed_and_never_marked() -> None:
