@@ -107,15 +107,18 @@ class Cluster:
 
     def write_arming(self, arming: Arming) -> None:
         """Replace the ConfigMap's content."""
-        path = _arming_path()
+        self.write_raw_arming(encode_arming(arming))
+
+    def write_raw_arming(self, content: dict[str, str]) -> None:
+        """As `write_arming`, for content that need not be readable."""
         body: JsonObject = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": ARMING_CONFIG_MAP},
-            "data": encode_arming(arming),
+            "data": content,
         }
         try:
-            self.kube.patch(path, {"data": body["data"]}, kind=PatchKind.MERGE)
+            self.kube.patch(_arming_path(), {"data": content}, kind=PatchKind.MERGE)
         except errors.NotFound:
             self.kube.create(kube_paths.config_maps(NAMESPACE), body)
 

@@ -15,6 +15,7 @@ from activities.kube import errors, paths
 from activities.kube.client import CallTimeout, JsonObject, KubeClient, PatchKind
 from activities.policy_file import NAMESPACE, PolicySource
 from workers.cli.outcome import CommandError, refused, unreachable, wrong_usage
+from workers.cli.patience import patience_s
 from workflows.model.node import BadObject, NodeView, parse_node
 from workflows.model.policy import Policy, PolicyError
 from workflows.model.remediation.arming import (
@@ -24,8 +25,6 @@ from workflows.model.remediation.arming import (
     parse_arming,
 )
 
-FIRST_CALL: Final = CallTimeout(connect_s=2.0, read_s=2.5)
-"""A person learns within 5 s, the start of the program included, that nothing answers."""
 WRITE_TRIES: Final = 5
 """Two people arm at the same moment: one of them reads again."""
 
@@ -162,7 +161,10 @@ def open_cluster() -> Iterator[ClusterReader]:
         raise unreachable(str(error)) from error
     try:
         with cluster_errors(kube):
-            kube.get(paths.version(), timeout=FIRST_CALL)
+            # The whole answer may take twice the silence that is borne.
+            patience = patience_s()
+            first = CallTimeout(connect_s=patience, read_s=patience / 2)
+            kube.get(paths.version(), timeout=first)
         yield ClusterReader(kube)
     finally:
         kube.close()

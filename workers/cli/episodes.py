@@ -24,6 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from workers.cli.caller import Caller
 from workers.cli.outcome import refused, unreachable, wrong_usage
+from workers.cli.patience import patience_s
 from workers.temporal_connection import (
     TASK_QUEUE,
     TemporalMisconfigured,
@@ -36,8 +37,6 @@ from workflows import search_attributes
 from workflows.contracts.messages import Command, ControlMessage, Opening, PauseRequest
 from workflows.model.identity import NodeRef, guard_workflow_id, workflow_id
 
-CONNECT_S: Final = 3.0
-"""With the start of the program, within the 5 s that a person waits."""
 CALL_S: Final = 5.0
 QUERY_S: Final = 3.0
 """A query needs a worker; without one there is no answer."""
@@ -85,9 +84,9 @@ class Episodes:
 
     @classmethod
     async def open(cls, cluster: str | None = None) -> "Episodes":
-        """Connected, or an explanation within CONNECT_S."""
+        """Connected, or an explanation within a person's patience."""
         try:
-            client = await connect_or_explain(timeout_s=CONNECT_S)
+            client = await connect_or_explain(timeout_s=patience_s())
         except TemporalUnreachable as error:
             raise unreachable(str(error)) from error
         except TemporalMisconfigured as error:

@@ -1,0 +1,46 @@
+"""What the tests of commands share: a node to talk about, and a cluster that nobody serves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.cluster import Cluster
+from tests.harness.nodes import test_nodes
+from tests.harness.policies import write_policy
+from workers.lab.address import LabAccount, LabAddress
+
+POOL = "cli"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def policy_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The policy that commands (and processes) of these tests run under."""
+    path = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    # Unknown health then waits for its recovery for the whole test, and asks nothing.
+    patient = {"drain": "none", "ladder": [], "recovery_wait_s": 600}
+    write_policy(path, [POOL], faults={"diagnostic-unknown": patient})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEETMEND_POLICY", str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def a_node(request: pytest.FixtureRequest, lab: LabAddress, cluster: Cluster) -> Iterator[str]:
+    """One healthy node of the module, in pool `cli`."""
+    name = request.module.__name__.rpartition("_")[2]
+
+    def unique(word: str) -> str:
+        return f"cli-{name}-{word}"[:40]
+
+    with test_nodes(lab, cluster, unique) as nodes:
+        yield nodes.add("node", POOL)
+
+
+@pytest.fixture
+def elsewhere(lab: LabAddress, nobody: str, tmp_path: Path) -> str:
+    """A kubeconfig whose server is an address on which nobody listens."""
+    text = lab.kubeconfig(LabAccount.OPERATOR).read_text()
+    path = tmp_path / "elsewhere.kubeconfig"
+    path.write_text(text.replace(lab.api_url, f"https://{nobody}"))
+    return str(path)

@@ -1,0 +1,114 @@
+"""`arm`, `disarm`, and the pauses of a pool or the fleet: the ConfigMap is the witness."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.cluster import Cluster
+from tests.harness.nodes import TestNodes
+from tests.harness.processes import fleetmend
+from tests.workers.cli.conftest import POOL
+from workers.cli.arming import arm, change_pause, disarm
+from workers.cli.outcome import CommandError, ExitCode
+from workers.lab.address import LabAccount, LabAddress
+from workflows.model.remediation.arming import FLEET
+
+
+@pytest.fixture(autouse=True)
+def _as_the_operator(
+    lab: LabAddress, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Commands run in this process, with the operator's rights; what they armed goes again."""
+    for name, value in lab.environment(LabAccount.OPERATOR).items():
+        monkeypatch.setenv(name, value)
+    before = cluster.arming()
+    yield
+    cluster.write_arming(before)
+
+
+def arm_now(*, dry_run: bool = False) -> None:
+    arm(POOL, reason="", dry_run=dry_run, as_json=True)
+
+
+def pause_now(scope: str, *, paused: bool = True) -> None:
+    change_pause(scope, paused=paused, reason="r", as_json=True)
+
+
+def test_arming_records_who_and_why(lab: LabAddress, cluster: Cluster, nodes: TestNodes) -> None:
+    nodes.add("a", POOL)
+    words = ("arm", POOL, "--reason", "drill", "--json")
+    answer = fleetmend(lab, *words, environment={"FLEETMEND_CALLER": "ada@desk"})
+    assert answer.code == ExitCode.OK, answer.err
+    (entry,) = [e for e in cluster.arming().armed if e.scope == POOL]
+    assert (entry.by, entry.reason) == ("ada@desk", "drill")
+
+
+def test_arming_shows_what_matches_and_what_would_be_done(
+    cluster: Cluster, nodes: TestNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sick, *_ = nodes.add_many(["a", "b", "c", "d", "e"], POOL)
+    nodes.inject(sick, "gpu-lost")
+    arm_now()
+    out = capsys.readouterr().out
+    (match,) = json.loads(out[out.index("{\n") :])["matches"]
+    assert (match["node"], match["fault"]) == (sick, "gpu-lost")
+    assert match["would"] == "cordon at once, drain (now), reboot, gate, give back or hold"
+    assert cluster.arming().is_armed(POOL)
+
+
+def test_a_policy_that_matches_too_much_does_not_arm(cluster: Cluster, nodes: TestNodes) -> None:
+    names = nodes.add_many(["a", "b", "c", "d", "e"], POOL)
+    for name in names[:2]:
+        nodes.inject(name, "gpu-lost")
+    with pytest.raises(CommandError, match="2 of its 5 nodes match") as refusal:
+        arm_now()
+    assert "arming_share 20%" in str(refusal.value)
+    assert refusal.value.code is ExitCode.REFUSED
+    assert not cluster.arming().is_armed(POOL)
+
+
+def test_a_dry_run_arms_nothing(cluster: Cluster, nodes: TestNodes) -> None:
+    nodes.add("a", POOL)
+    arm_now(dry_run=True)
+    assert not cluster.arming().is_armed(POOL)
+
+
+def test_an_unknown_pool_is_wrong_usage(lab: LabAddress) -> None:
+    with pytest.raises(CommandError, match=f"its pools: {POOL}") as refusal:
+        arm("nowhere", reason="", dry_run=False, as_json=True)
+    assert refusal.value.code is ExitCode.USAGE
+
+
+def test_disarming_keeps_the_other_pools(cluster: Cluster) -> None:
+    cluster.arm(POOL, "another")
+    disarm(POOL, as_json=True)
+    assert not cluster.arming().is_armed(POOL)
+    assert cluster.arming().is_armed("another")
+    with pytest.raises(CommandError, match="is not armed"):
+        disarm(POOL, as_json=True)
+
+
+def test_a_pause_keeps_what_is_armed_and_other_pauses(cluster: Cluster) -> None:
+    cluster.arm("another")
+    cluster.pause("another")
+    pause_now(POOL)
+    pause_now(FLEET)
+    now = cluster.arming()
+    assert {e.scope for e in now.paused} == {"another", POOL, FLEET}
+    assert now.is_armed("another")
+    pause_now(POOL, paused=False)
+    assert {e.scope for e in cluster.arming().paused} == {"another", FLEET}
+    with pytest.raises(CommandError, match="is not paused"):
+        pause_now(POOL, paused=False)
+
+
+def test_an_unreadable_arming_is_told_and_not_armed_over(
+    cluster: Cluster, nodes: TestNodes
+) -> None:
+    nodes.add("a", POOL)
+    cluster.write_raw_arming({"armed": "no json", "paused": "[]"})
+    with pytest.raises(CommandError, match="cannot be read"):
+        arm_now()
+    pause_now(FLEET)
+    assert cluster.arming().problem == ""

@@ -1,0 +1,125 @@
+"""A person is told within 5 s what cannot be reached, where, and what to do."""
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from tests.harness.processes import CliAnswer, fleetmend
+from workers.cli.outcome import ExitCode
+from workers.lab.address import Component, LabAddress
+from workers.lab.controlplane.lab import Lab
+
+PATIENCE_S = 5.0
+BUSY_FACTOR = 3
+"""Where the bare start of a command takes seconds, the machine is busy with other things; then
+the bound is this many starts."""
+BUSY_S = 60.0
+
+
+@contextmanager
+def frozen(lab: Lab, component: Component) -> Iterator[None]:
+    lab.stop_signal(component)
+    try:
+        yield
+    finally:
+        lab.continue_signal(component)
+
+
+@pytest.fixture(scope="module")
+def start_s(lab: LabAddress) -> float:
+    """How long a command takes here when everything answers at once: refused by name."""
+    begun = time.monotonic()
+    answer = fleetmend(lab, "pause", "no-such-node")
+    assert answer.code == ExitCode.REFUSED, answer.err
+    return time.monotonic() - begun
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address on which nobody listens (and nobody will: the port is held)."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def timed(
+    lab: LabAddress, *words: str, environment: Mapping[str, str] | None = None
+) -> tuple[CliAnswer, float]:
+    begun = time.monotonic()
+    answer = fleetmend(lab, *words, environment=environment, timeout_s=PATIENCE_S + BUSY_S)
+    return answer, time.monotonic() - begun
+
+
+def test_temporal_refused(lab: LabAddress, nobody: str, start_s: float) -> None:
+    answer, took_s = timed(
+        lab, "pause", "--fleet", "--reason", "x", environment={"TEMPORAL_ADDRESS": nobody}
+    )
+    # The ConfigMap is the truth: the pause holds although the guard could not be told.
+    assert answer.code == ExitCode.OK
+    assert f"cannot reach Temporal at {nobody}" in answer.out.replace("\n", " ")
+    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
+    assert fleetmend(lab, "resume", "--fleet").code == ExitCode.OK
+
+
+@pytest.mark.parametrize("words", [("retire", "{node}"), ("approve", "{node}")])
+def test_a_word_that_needs_temporal_ends_with_3(
+    lab: LabAddress, nobody: str, start_s: float, a_node: str, words: tuple[str, str]
+) -> None:
+    command = [word.format(node=a_node) for word in words]
+    answer, took_s = timed(lab, *command, "--json", environment={"TEMPORAL_ADDRESS": nobody})
+    assert answer.code == ExitCode.UNREACHABLE
+    assert nobody in answer.json["error"]
+    assert "TEMPORAL_ADDRESS" in answer.json["error"]
+    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
+
+
+def test_temporal_hung(lab: LabAddress, lab_hands: Lab, start_s: float, a_node: str) -> None:
+    with frozen(lab_hands, Component.TEMPORAL):
+        answer, took_s = timed(lab, "retire", a_node)
+    assert answer.code == ExitCode.UNREACHABLE
+    assert lab.temporal_address in answer.err
+    assert "no answer within" in answer.err
+    assert "Next:" in answer.err
+    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
+
+
+def test_status_without_temporal_tells_what_the_cluster_knows(
+    lab: LabAddress, nobody: str, a_node: str
+) -> None:
+    answer = fleetmend(lab, "status", "--json", environment={"TEMPORAL_ADDRESS": nobody})
+    assert answer.code == ExitCode.OK
+    assert nobody in answer.json["temporal"]
+
+
+def test_cluster_refused(lab: LabAddress, nobody: str, start_s: float, elsewhere: str) -> None:
+    answer, took_s = timed(lab, "status", environment={"KUBECONFIG": elsewhere})
+    assert answer.code == ExitCode.UNREACHABLE
+    assert nobody in answer.err
+    assert "KUBECONFIG" in answer.err
+    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
+
+
+def test_cluster_hung(lab: LabAddress, lab_hands: Lab, start_s: float) -> None:
+    with frozen(lab_hands, Component.API_SERVER):
+        answer, took_s = timed(lab, "status")
+    assert answer.code == ExitCode.UNREACHABLE
+    assert lab.api_url in answer.err
+    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
+
+
+def test_a_missing_kubeconfig_is_named(lab: LabAddress) -> None:
+    answer = fleetmend(lab, "status", environment={"KUBECONFIG": "/no/such/file"})
+    assert answer.code == ExitCode.UNREACHABLE
+    assert "/no/such/file" in answer.err
+
+
+def test_a_word_without_a_worker_is_sent_and_said_to_be_unconfirmed(
+    lab: LabAddress, a_node: str
+) -> None:
+    environment = {"FLEETMEND_CLUSTER": "without-a-worker"}
+    answer = fleetmend(lab, "retire", a_node, "--json", environment=environment)
+    assert answer.code == ExitCode.OK, answer.err
+    assert answer.json["heeded"] is None

@@ -1,0 +1,100 @@
+"""A person's words to a node's episode, through the command line to the real workflow."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.audit import AuditLog
+from tests.harness.cluster import Cluster
+from tests.harness.nodes import TestNodes
+from tests.harness.processes import Processes, fleetmend, processes
+from tests.harness.waiting import wait_until
+from tests.workers.cli.conftest import POOL
+from workers.cli.outcome import ExitCode
+from workers.lab.address import LabAddress
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def running(
+    lab: LabAddress, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Processes]:
+    """Watch and worker for the module, and the pool armed."""
+    cluster.arm(POOL)
+    with processes(lab, tmp_path_factory.mktemp("processes")) as own:
+        own.watch()
+        own.worker()
+        yield own
+    cluster.disarm(POOL)
+
+
+def test_retire_without_an_episode_drains_and_hands_over(
+    lab: LabAddress,
+    running: Processes,
+    cluster: Cluster,
+    nodes: TestNodes,
+    witness: AuditLog,
+) -> None:
+    node = nodes.add("a", POOL)
+    answer = fleetmend(
+        lab,
+        "retire",
+        node,
+        "--reason",
+        "fan is due",
+        "--json",
+        environment={"FLEETMEND_CALLER": "ada@desk"},
+    )
+    assert answer.code == ExitCode.OK, answer.err
+    assert answer.json["heeded"] is True
+
+    def handed_over() -> str:
+        marker = cluster.marker(node)
+        return marker.handed_over if marker else ""
+
+    said = wait_until(handed_over, 60, f"{node} is handed over", saw=running.tails)
+    assert "ada@desk" in said
+    assert "fan is due" in said
+    assert cluster.node(node).unschedulable
+    assert len(witness.cordons(node)) == 1
+    status = fleetmend(lab, "status", "--json").json
+    (row,) = [row for row in status["nodes"] if row["node"] == node]
+    assert row["phase"] == "retired"
+    assert "cordon" in row["marks"]
+
+
+def test_a_pause_of_a_node_without_an_episode_says_how_to_keep_off_it(
+    lab: LabAddress, running: Processes, nodes: TestNodes
+) -> None:
+    node = nodes.add("a", POOL)
+    answer = fleetmend(lab, "pause", node)
+    assert answer.code == ExitCode.REFUSED
+    assert f"kubectl annotate node {node} fleetmend.io/pause='why'" in answer.err
+
+
+def test_an_answer_that_nobody_asked_for_is_refused(
+    lab: LabAddress, running: Processes, cluster: Cluster, nodes: TestNodes
+) -> None:
+    node = nodes.add("a", POOL)
+    # A class that waits for recovery: the episode is open and asks nothing.
+    nodes.inject(node, "unknown")
+    wait_until(lambda: cluster.marker(node), 60, f"{node} is quarantined", saw=running.tails)
+    answer = fleetmend(lab, "approve", node)
+    assert answer.code == ExitCode.REFUSED
+    assert "nothing is asked right now" in answer.err
+    told = fleetmend(lab, "pause", node, "--reason", "looking", "--json")
+    assert told.code == ExitCode.OK, told.err
+    assert told.json["heeded"] is True
+    shown = fleetmend(lab, "node", node, "--json").json
+    assert any("pause by" in line and "looking" in line for line in shown["story"])
+    assert fleetmend(lab, "retire", node).code == ExitCode.OK
+
+
+def test_a_node_outside_every_pool_is_not_retired(
+    lab: LabAddress, running: Processes, nodes: TestNodes
+) -> None:
+    node = nodes.add("a", "no-such-pool")
+    answer = fleetmend(lab, "retire", node)
+    assert answer.code == ExitCode.REFUSED
+    assert "in no pool of the policy" in answer.err
