@@ -399,9 +399,9 @@ def test_stops_at_once(
     else:
         reflector = watch(silent_client(tmp_path)).reflector
     begun = time.monotonic()
-    assert reflector.stop(timeout_s=4)
-    # The TLS handshake with a silent server cannot be interrupted; its limit is 3 s.
-    assert time.monotonic() - begun < (3.5 if where == "connecting" else 0.3)
+    assert reflector.stop(timeout_s=10)
+    # The TLS handshake with a silent server cannot be interrupted; its own limit of 3 s ends it.
+    assert time.monotonic() - begun < (8 if where == "connecting" else 1)
 
 
 def silent_client(folder: Path) -> KubeClient:
