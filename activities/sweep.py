@@ -2,7 +2,7 @@
 
 Owns the activity `sweep_cluster`: one level-triggered look over nodes, machine records and open
 workflows, as it must also repair what a restored backup or a lost process left behind. It writes
-no Node and no Pod. Async, as most of it asks Temporal; calls to the API server run in threads.
+no Node, and deletes only node tasks that nobody waits for. Async, as most of it asks Temporal; calls to the API server run in threads.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from activities.kube.errors import NotFound
 from activities.kube.marks_survey import MarksSurvey, places_on, readable_marker
 from activities.machines.record import baseline_of
 from activities.machines.store import MachineStore
+from activities.node_tasks.leftovers import remove_leftovers
 from activities.permit import Authority
 from activities.policy_file import PolicySource
 from workflows.contracts.guard import SweepRequest, Swept, Unbaselined
@@ -87,9 +88,10 @@ class SweepActivity:
         """Implements `sweep_cluster`.
 
         Nodes with our marker and no open workflow get one that only diagnoses and gates. Records
-        of machines whose Node is long gone lose it. The guard is told what is noted. Healthy armed
-        nodes without baseline are named, at most `MAX_UNBASELINED`. Idempotent: workflows are
-        found by id, and each step is decided on what is there now. Heartbeats as it goes.
+        of machines whose Node is long gone lose it, and node-task pods that were left behind are
+        deleted (both in `cleaned`). The guard is told what is noted. Healthy armed nodes without
+        baseline are named, at most `MAX_UNBASELINED`. Idempotent: workflows are found by id, and
+        each step is decided on what is there now. Heartbeats as it goes.
         """
         if request.cluster != self._place.cluster:
             raise errors.bad_request(
@@ -99,6 +101,7 @@ class SweepActivity:
         adopted = await self._adopt(seen)
         await self._tell_guard(seen)
         cleaned = await self._clean(seen)
+        cleaned += await asyncio.to_thread(remove_leftovers, self._sources.kube, seen.at)
         return Swept(adopted, cleaned, _unbaselined(seen))
 
     def _look(self) -> _Seen:

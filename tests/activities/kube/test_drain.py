@@ -325,3 +325,18 @@ def test_a_second_attempt_keeps_the_first_ones_deadline_and_count(
     details = [{"begun": "2026-01-01T00:00:00+00:00", "evicted": ["u1", "u2"]}]
     answer = desk.do(DRAIN, now(owner, deadline_s=60), details=details)
     assert (answer.done, answer.evicted, answer.remaining) == (False, 2, 1)
+
+
+def test_a_worker_that_stops_leaves_the_rest_to_the_next_one(
+    desk: Desk, work: Work, owner: Owner
+) -> None:
+    work.pod("a")
+    work.budget("none", maxUnavailable=0)
+    work.until_running()
+    work.until_counted(0)
+    environment = ActivityEnvironment()
+    environment.worker_shutdown()
+    with pytest.raises(ApplicationError) as caught:
+        desk.do(DRAIN, now(owner, deadline_s=60), environment=environment)
+    assert (caught.value.type, caught.value.non_retryable) == (errors.API_FAILED, False)
+    assert desk.told[-1]["begun"]

@@ -15,6 +15,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.kube import errors as api
 from activities.kube import paths
 from activities.kube.client import PatchKind
+from activities.node_tasks.leftovers import LEFT_AFTER, remove_leftovers
 from activities.node_tasks.pod import task_name, task_pod
 from tests.activities.conftest import BareNodes
 from tests.activities.desk import Desk
@@ -289,6 +290,19 @@ def test_a_foreign_pod_of_the_same_name_is_left_alone(
     assert caught.value.type == errors.BAD_REQUEST
     assert "another" in caught.value.message
     assert not is_gone(cluster, request)
+
+
+def test_only_pods_that_nobody_waits_for_are_leftovers(
+    desk: Desk, bare: BareNodes, cluster: Cluster
+) -> None:
+    request = counting(bare.add("a"))
+    name = task_name(request)
+    cluster.kube.create(paths.pods("fleetmend"), task_pod(request, name, "fleetmend:lab"))
+    now = datetime.now(UTC)
+    assert name not in remove_leftovers(desk.dependencies.kube, now + LEFT_AFTER * 0.9)
+    assert name in remove_leftovers(desk.dependencies.kube, now + LEFT_AFTER * 1.1)
+    assert is_gone(cluster, request)
+    assert name not in remove_leftovers(desk.dependencies.kube, now + LEFT_AFTER * 1.1)
 
 
 # ---- hostile verdicts, written by hand in the kubelet's place
