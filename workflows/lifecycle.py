@@ -35,8 +35,16 @@ from workflows.model.remediation.ladder import next_rung
 from workflows.model.remediation.marks import Marker, Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.places import free_slot, release, take_place, take_slot
-from workflows.proving import gate, hear, look, prove_and_judge, reboot
-from workflows.runtime import Interrupted, NodeGone, NotOwner, Overruled, Runtime, StepFailed
+from workflows.proving import HEARSAY, gate, hear, look, prove_and_judge, reboot
+from workflows.runtime import (
+    Interrupted,
+    NodeGone,
+    NotOwner,
+    Overruled,
+    Runtime,
+    StepFailed,
+    Until,
+)
 from workflows.telling import publish, publish_record
 
 MAX_LAPS = 500
@@ -168,7 +176,12 @@ async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
             replace=replaced,
             epoch=epoch,
         )
-        done = await run.step(QUARANTINE, request)
+        try:
+            done = await run.step(QUARANTINE, request)
+        except NotOwner:
+            if not await run.wait(has_more_ids_than(request.adopt), HEARSAY):
+                raise
+            continue  # watch was quicker: its marker is ours
         if done.yielded_to:
             return end(episode, Outcome.YIELDED, f"left to another healer: {done.yielded_to}")
         if done.refused:
@@ -178,6 +191,11 @@ async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
         episode.marker, episode.id = done.marker, done.marker.episode
     run.inbox.expectation = Expectation(episode.id, done.resource_version)
     return None
+
+
+def has_more_ids_than(known: tuple[str, ...]) -> Until:
+    """Watch has reported an id that was not known when the request was made."""
+    return lambda inbox: len(inbox.episodes) > len(known)
 
 
 def new_marker(run: Runtime, episode: Episode, kind: Quarantine) -> Marker:
@@ -449,6 +467,9 @@ async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
     )
     overruled = replace(record, overruled=episode.overruled)
     await publish_record(run, episode, overruled, "held", asks)
+    if episode.owns(episode.marker):  # a marker without a cordon is a mark nobody needs
+        await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
+        episode.marker = None
     await run.wait(lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None)
     inbox.question = ""
     command = inbox.take_answer()

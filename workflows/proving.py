@@ -29,11 +29,14 @@ from workflows.model.remediation.gate import (
     judge_inventory,
     worst,
 )
+from workflows.model.remediation.marks import Marker
 from workflows.model.remediation.phase import Phase
 from workflows.model.remediation.reboot import BootRecord, Proof, RebootProof
 from workflows.runtime import Net, Overruled, Runtime, Until
 from workflows.telling import publish_record
 
+HEARSAY = timedelta(seconds=10)
+"""How long after its patch the report of watch may take: its outbox tries every 3 s."""
 GATE_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Seconds between two looks of a gate that cannot tell, when no signal comes before."""
 PROOF_AGAIN_S = 5.0
@@ -61,12 +64,21 @@ async def look(run: Runtime, episode: Episode) -> Reading:
         episode.enter(Phase.SUSPECT, run.now())
     else:
         reading = await run.step(READ_NODE, episode.owner)
+    await hear_of(run, episode, reading.marker)
     episode.read(reading)
     wanted = run.inbox.expectation
     if wanted and (reading.marker is None or reading.marker.episode != wanted.marker_episode):
         raise Overruled("somebody removed the marker")
     adopt(run, episode, reading)
     return reading
+
+
+async def hear_of(run: Runtime, episode: Episode, marker: Marker | None) -> None:
+    """A marker with an unknown id: watch writes first and then says so, so its word may come."""
+    uid = episode.opening.node.uid
+    if marker is None or marker.handed_over or marker.node_uid != uid or episode.recover:
+        return
+    await run.wait(lambda inbox: marker.episode in inbox.episodes, HEARSAY)
 
 
 def adopt(run: Runtime, episode: Episode, reading: Reading) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
+from tests.harness.work import Work
 from workers.lab.address import LabAddress
 
 POOLS = tuple(f"pool-{letter}" for letter in "abcdefghijklmnop")
@@ -31,3 +32,11 @@ def _pools() -> Iterator[str]:
 def pool(_pools: Iterator[str]) -> str:
     """A pool that no other test of the module uses."""
     return next(_pools)
+
+
+@pytest.fixture
+def work(cluster: Cluster) -> Iterator[Work]:
+    """Pods and budgets of one test."""
+    own = Work(cluster)
+    yield own
+    own.end()

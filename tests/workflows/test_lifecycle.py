@@ -416,3 +416,43 @@ def test_finish_work_waits_first_and_then_evicts() -> None:
     drains = [request.way for name, request in run.runtime.steps if name == "drain"]
     assert drains == ["finish-work"]
     assert FaultPolicy().drain == "now"
+
+
+def test_a_cordon_lifted_under_our_marker_takes_the_marker_off_and_resume_starts_anew() -> None:
+    world = lost_gpu(blocked=True)
+    run = started(world)
+
+    def uncordon(inbox: object, now: object) -> None:
+        world.unschedulable = False
+        world.touch()
+
+    def resume(inbox: object, now: object) -> None:
+        assert world.marker is None
+        assert not world.unschedulable
+        world.blocked = False
+        run.inbox.take_command(Command.RESUME, word(), run.runtime.now())
+
+    run.say(timedelta(hours=1), uncordon)
+    run.say(timedelta(hours=2), resume)
+    closing = run.finish()
+    assert closing.outcome == "returned", run.inbox.story
+    assert world.boots == 1
+
+
+def test_a_marker_of_watch_that_comes_before_its_report_is_waited_for() -> None:
+    world = World()
+    world.fail("InterconnectHealthy", "Interconnect")
+    run = started(world)
+
+    def watch_was_quicker() -> None:
+        world.fail("GPUHealthy", "GpuLost")
+        world.marker = Marker("ep-2", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
+        world.unschedulable = True
+        late = run.runtime.now() - START + timedelta(seconds=5)
+        run.say(late, lambda inbox, now: inbox.take_report(report_of(world, "ep-2", now), now))
+
+    world.hooks["quarantine"] = watch_was_quicker
+    closing = run.finish()
+    assert closing.outcome == "returned", run.inbox.story
+    assert world.boots == 1
+    assert not world.unschedulable

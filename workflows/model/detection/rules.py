@@ -91,13 +91,16 @@ def effective_status(
 ) -> str:
     """The status a condition has for us: its own, or `Stale`.
 
-    An agent's condition is Stale when it is absent, not refreshed since `oldest`, or was written
-    in another boot than the node's present one (a node without a boot id cannot tell: Stale).
+    An agent's condition is Stale when it is absent from a Node older than `oldest`, not refreshed
+    since `oldest`, or was written in another boot than the node's present one (a node without a
+    boot id cannot tell: Stale). Absent from a young Node it is nothing yet: "".
     """
     condition = node.conditions.get(condition_type)
     if condition_type not in AGENT_CONDITIONS:
         return condition.status if condition else ""
-    if condition is None or condition.heartbeat < oldest:
+    if condition is None:
+        return STALE if node.created < oldest else ""
+    if condition.heartbeat < oldest:
         return STALE
     if not node.boot_id or (reported_boot and reported_boot != node.boot_id):
         return STALE
