@@ -6,7 +6,7 @@ summary, and by the benchmarks.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -63,11 +63,19 @@ class Chronicle:
     events: int
     actions: int
     retries: int
+    step_seconds: Mapping[str, float]
     closing: Closing | None = field(default=None)
 
     def first(self, phase: str) -> datetime | None:
         """When a phase was first reached; None = never."""
         return next((seen.at for seen in self.phases if seen.phase == phase), None)
+
+    def heartbeats(self, steps: Collection[str], pace_s: float) -> int:
+        """At most how many heartbeats of these steps reached the server, one each `pace_s`.
+
+        Histories don't show them; the pace is what the worker's SDK lets through.
+        """
+        return sum(int(self.step_seconds.get(step, 0.0) // pace_s) for step in steps)
 
 
 async def read_chronicles(client: Client, cluster: str) -> dict[str, Chronicle]:
@@ -104,6 +112,7 @@ async def read_chronicle(client: Client, run: WorkflowExecution) -> Chronicle:
         events=len(events),
         actions=sum(1 for event in events if event.event_type in _TEMPORAL_ACTIONS),
         retries=_retries(events),
+        step_seconds=_step_seconds(events),
         closing=closing,
     )
 
@@ -151,6 +160,36 @@ def _retries(events: list[HistoryEvent]) -> int:
     )
 
 
-def instant(event: HistoryEvent) -> datetime:
+def _step_seconds(events: list[HistoryEvent]) -> dict[str, float]:
+    """How long each kind of step ran, all of its runs together."""
+    named: dict[int, str] = {}
+    begun: dict[int, datetime] = {}
+    spent: dict[str, float] = {}
+    for event in events:
+        scheduled = event.activity_task_scheduled_event_attributes
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            named[event.event_id] = scheduled.activity_type.name
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+            started = event.activity_task_started_event_attributes
+            begun[started.scheduled_event_id] = _instant(event)
+        else:
+            ended = _ended_step(event)
+            if ended in begun:
+                seconds = (_instant(event) - begun[ended]).total_seconds()
+                spent[named[ended]] = spent.get(named[ended], 0.0) + seconds
+    return spent
+
+
+def _ended_step(event: HistoryEvent) -> int:
+    """The id of the scheduling event of the step that this event ends; 0 = none."""
+    return (
+        event.activity_task_completed_event_attributes.scheduled_event_id
+        or event.activity_task_failed_event_attributes.scheduled_event_id
+        or event.activity_task_timed_out_event_attributes.scheduled_event_id
+        or event.activity_task_canceled_event_attributes.scheduled_event_id
+    )
+
+
+def _instant(event: HistoryEvent) -> datetime:
     """When the server recorded an event."""
     return event.event_time.ToDatetime(tzinfo=UTC)
