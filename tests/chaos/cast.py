@@ -5,7 +5,7 @@ can be killed, or a Node deleted, while it stands there. Tests pick parts; `stag
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.stage import Ending, Stage
@@ -65,6 +65,7 @@ class Part:
     """One node's role.
 
     `enter` begins the episode, `is_there` says that the phase is reached, `leave` lets it go on.
+    `after` = the part (or "all") that must stand in its phase before this one begins.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Part:
     ending: Ending
     pool: str = WIDE
     evictions: int = 0
-    spec: dict[str, Any] = field(default_factory=dict)
+    after: str = ""
 
 
 def _inject(*faults: str) -> Step:
@@ -160,7 +161,7 @@ PARTS = (
         pool=NARROW,
         evictions=1,
     ),
-    # After "drain", which holds the pool's only slot.
+    # "drain" holds the pool's only slot.
     Part(
         "slot",
         _inject("gpu-lost"),
@@ -168,6 +169,7 @@ PARTS = (
         _nothing,
         Ending("returned", reboots=1),
         pool=NARROW,
+        after="drain",
     ),
     # The pod is there and does not start: the worker cannot know whether the node will boot.
     Part(
@@ -206,6 +208,7 @@ PARTS = (
         _is_in("probation"),
         _nothing,
         Ending("returned", reboots=1),
+        after="all",
     ),
 )
 
@@ -220,15 +223,14 @@ class Company:
 
     def enter(self) -> None:
         """Returns when every node stands in its phase."""
-        waiting: list[str] = []
+        entered: list[str] = []
         for node, part in self.cast.items():
-            if part.name in ("slot", "probation"):
-                for other in waiting:
+            for other in entered:
+                if part.after in ("all", self.cast[other].name):
                     self._until_there(other)
-                waiting.clear()
             part.enter(self.stage, node)
-            waiting.append(node)
-        for node in waiting:
+            entered.append(node)
+        for node in entered:
             self._until_there(node)
 
     def leave(self) -> None:
@@ -252,14 +254,15 @@ class Company:
         )
 
 
-def company(stage: Stage, prefix: str, parts: Iterable[Part]) -> Company:
-    """Nodes for these parts, healthy and without episodes."""
+def company(stage: Stage, prefix: str, parts: Iterable[Part], **spec: Any) -> Company:
+    """Nodes for these parts, healthy and without episodes; `spec` as for `TestNodes.add`."""
     cast: dict[str, Part] = {}
     chosen = list(parts)
     for pool in (WIDE, NARROW):
         here = [part for part in chosen if part.pool == pool]
         if here:
-            names = stage.nodes.add_many([part.name for part in here], f"{prefix}-{pool}")
+            pool_name = f"{prefix}-{pool}"
+            names = stage.nodes.add_many([part.name for part in here], pool_name, **spec)
             cast |= dict(zip(names, here, strict=True))
     stage.settle(*cast)
     order = {part.name: at for at, part in enumerate(chosen)}

@@ -59,6 +59,7 @@ class Stage:
     before: dict[str, str] = field(default_factory=dict)
     refs: dict[str, NodeRef] = field(default_factory=dict)
     boots_before: dict[str, int] = field(default_factory=dict)
+    runs_before: dict[str, int] = field(default_factory=dict)
 
     @property
     def cluster(self) -> Cluster:
@@ -77,6 +78,7 @@ class Stage:
             )
             self.before[node] = self.run_id(node)
             self.boots_before[node] = self.boots(node)
+            self.runs_before[node] = self.runs(node)
 
     def inject(self, node: str, fault: str, **options: Any) -> None:
         self.nodes.inject(node, fault, **options)
@@ -96,6 +98,20 @@ class Stage:
     def has_begun(self, node: str) -> bool:
         """True once there is another run than before `settle`."""
         return self.run_id(node) not in ("", self.before.get(node, ""))
+
+    def runs(self, node: str) -> int:
+        """How many workflow runs the node has had, by visibility."""
+        name = self.fleet.episodes.handle(self.refs[node]).id
+
+        async def count() -> int:
+            found = self.fleet.episodes.client().list_workflows(f"WorkflowId = '{name}'")
+            return len({run.run_id async for run in found})
+
+        return self.fleet.episodes.call(count())
+
+    def new_runs(self, node: str) -> int:
+        """Runs since `settle`."""
+        return self.runs(node) - self.runs_before[node]
 
     def phase(self, node: str) -> str:
         """Of the episode that began after `settle`; "" = it has not begun."""
