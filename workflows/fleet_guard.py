@@ -19,9 +19,7 @@ from workflows.model.remediation.arming import FLEET
 from workflows.model.remediation.budget import Budget, grantable
 
 UNNOTED_AFTER = timedelta(minutes=10)
-"""A granted place that is on no node this long after its grant belongs to nobody any more."""
-REGRANT_AFTER = timedelta(seconds=30)
-"""A holder that asks again this long after its grant did not get it: the grant is sent again."""
+"""A granted place that is on no node this long after its grant is doubted: does its asker live?"""
 
 
 @dataclass
@@ -45,11 +43,17 @@ class Ledger:
 
 @dataclass
 class GuardState:
-    """Everything the guard knows; keys of `ledgers` are "<budget>/<pool>"."""
+    """Everything the guard knows; keys of `ledgers` are "<budget>/<pool>".
+
+    `resend` are asks of holders, to be granted again; `doubted` are those of holders that no node
+    is marked for: their places are free if the asker has closed.
+    """
 
     epoch: str = ""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     paused: list[str] = field(default_factory=list)
+    resend: list[Ask] = field(default_factory=list)
+    doubted: list[Ask] = field(default_factory=list)
 
 
 @workflow.defn(name="FleetGuard")
@@ -61,7 +65,6 @@ class FleetGuard:
         """Takes over the state of the run before, if there is one."""
         self._state = state or GuardState()
         self._news = True
-        self._resend: list[Ask] = []
 
     @workflow.run
     async def run(self, state: GuardState | None = None) -> None:
@@ -84,7 +87,7 @@ class FleetGuard:
         holder = ledger.holders.get(ask.node.uid)
         if holder is not None:
             holder.ask, holder.episode = ask, ask.episode
-            self._resend.append(ask)
+            self._state.resend.append(ask)
         else:
             ledger.waiting[ask.node.uid] = ask
         self._news = True
@@ -111,15 +114,22 @@ class FleetGuard:
 
     @workflow.signal(description="the sweep saw these places noted on nodes")
     def reconcile(self, marks: HeldMarks) -> None:
-        """Frees places that nobody noted long after they were granted."""
+        """Frees places that nobody noted long after they were granted, unless the asker lives.
+
+        One that lives may be paused between its grant and its note, and go on any time.
+        """
         noted = set(marks.noted)
         now = marks.at or workflow.now()
         for key, ledger in self._state.ledgers.items():
             budget = key.split("/", 1)[0]
             for uid, holder in list(ledger.holders.items()):
-                if (budget, uid) not in noted and now - holder.at > UNNOTED_AFTER:
+                if (budget, uid) in noted or now - holder.at <= UNNOTED_AFTER:
+                    continue
+                if holder.ask is None:
                     del ledger.holders[uid]
-                    self._news = True
+                else:
+                    self._state.doubted.append(holder.ask)
+                self._news = True
 
     @workflow.query(description="who holds and who waits")
     def budgets(self) -> GuardState:
@@ -147,14 +157,24 @@ class FleetGuard:
             waiting = ledger.waiting.pop(uid, None)
             if waiting is not None:
                 ledger.holders[uid].ask = waiting
-                self._resend.append(waiting)
+                self._state.resend.append(waiting)
         self._state.paused = sorted({*self._state.paused, *rebuilt.paused})
         self._state.epoch = request.epoch
 
     async def _grant_what_fits(self) -> None:
-        resend, self._resend = self._resend, []
+        """A place whose grant reaches nobody is free again only if no node can be marked for it."""
+        state = self._state
+        resend, state.resend = state.resend, []
+        doubted, state.doubted = state.doubted, []
         for ask in resend:
             await self._grant(ask)
+        for ask in [*doubted, *self._allot()]:
+            if not await self._grant(ask):
+                self._give_up(ask)
+
+    def _allot(self) -> list[Ask]:
+        """Makes holders of those whose turn it is. No await: what is counted is what is."""
+        allotted = []
         for key in sorted(self._state.ledgers):
             ledger = self._state.ledgers[key]
             budget, pool = key.split("/", 1)
@@ -163,23 +183,28 @@ class FleetGuard:
             for uid in grantable(list(ledger.waiting), ledger.holders, ledger.cap):
                 ask = ledger.waiting.pop(uid)
                 ledger.holders[uid] = Holder(uid, ask.episode, workflow.now(), ask)
-                await self._grant(ask)
+                allotted.append(ask)
+        return allotted
 
     def _is_paused(self, pool: str) -> bool:
         return FLEET in self._state.paused or pool in self._state.paused
 
-    async def _grant(self, ask: Ask) -> None:
-        """Signals the asker; one that has closed gives its place up."""
-        ledger = self._ledger(ask.budget, ask.pool)
-        grant = Grant(ask.budget, self._state.epoch, ask.episode, workflow.now())
+    async def _grant(self, ask: Ask) -> bool:
+        """Signals the asker; False = it has closed."""
+        grant = Grant(ask.budget, self._state.epoch, ask.episode, workflow.now(), ask.number)
         handle = workflow.get_external_workflow_handle(ask.workflow_id, run_id=ask.run_id or None)
         try:
             await handle.signal("grant", grant)
         except (ApplicationError, FailureError):
-            holder = ledger.holders.get(ask.node.uid)
-            if holder is not None and holder.ask == ask:
-                del ledger.holders[ask.node.uid]
-                self._news = True
+            return False
+        return True
+
+    def _give_up(self, ask: Ask) -> None:
+        ledger = self._ledger(ask.budget, ask.pool)
+        holder = ledger.holders.get(ask.node.uid)
+        if holder is not None and holder.ask == ask:
+            del ledger.holders[ask.node.uid]
+            self._news = True
 
 
 async def _call(name: str, request: RebuildRequest) -> None:

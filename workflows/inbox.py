@@ -52,6 +52,8 @@ class Inbox:
     fresh: list[RuleMatch] = field(default_factory=list)
     facts: NodeFacts | None = None
     news: int = 0
+    wants: int = 0
+    wanted: dict[Budget, int] = field(default_factory=dict)
     grants: dict[Budget, Grant] = field(default_factory=dict)
     paused: ControlMessage | None = None
     retire: ControlMessage | None = None
@@ -95,10 +97,25 @@ class Inbox:
         self.facts = facts
         self.news += 1
 
+    def want(self, budget: Budget) -> int:
+        """A place is wanted from now on; the number that its grant must carry."""
+        if budget not in self.wanted:
+            self.wants += 1
+            self.wanted[budget] = self.wants
+        return self.wanted[budget]
+
+    def give_up(self, budget: Budget) -> None:
+        """The place is not wanted any more; a grant of it that is still on its way is refused."""
+        self.wanted.pop(budget, None)
+        self.grants.pop(budget, None)
+
     def take_grant(self, grant: Grant, now: datetime) -> None:
         """A place the guard granted to this episode."""
         if grant.episode not in self.episodes:
             self.tell(now, f"ignored a grant for episode {grant.episode}")
+            return
+        if self.wanted.get(grant.budget) != grant.number:
+            self.tell(now, f"ignored a grant of {grant.budget}: that place was given up")
             return
         self.grants[grant.budget] = grant
         self.news += 1

@@ -35,6 +35,7 @@ async def take_place(run: Runtime, episode: Episode, budget: Budget) -> str:
             episode=episode.id,
             workflow_id="",
             run_id="",
+            number=run.inbox.want(budget),
         )
         episode.asked.add(budget)
         await run.step(ASK_GUARD, ask)
@@ -67,6 +68,6 @@ async def release(run: Runtime, episode: Episode, budget: Budget) -> None:
     """Tells the guard that a place this episode asked for is free."""
     if budget in episode.asked:
         freed = Release(budget, episode.pool, episode.opening.node.uid, episode.id)
+        run.inbox.give_up(budget)
         await run.step(RELEASE_PLACE, freed)
         episode.asked.discard(budget)
-        run.inbox.grants.pop(budget, None)

@@ -12,13 +12,13 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Worker
 
 from tests.harness.temporal_server import IDENTITY, sandbox
-from tests.replay.stage import PATIENCE_S
+from tests.replay.stage import LOOK_AGAIN_S, PATIENCE_S
 from tests.workflows.world import GPUS, NODE, World
 from workflows.contracts.guard import (
     Asked,
     NotedPlace,
-    Rebuilt,
     RebuildRequest,
+    Rebuilt,
     SweepRequest,
     Swept,
     Unbaselined,
@@ -93,10 +93,16 @@ async def record_guard(client: Client) -> WorkflowHistory:
         identity=IDENTITY,
     ):
         handle = await client.start_workflow(
-            FleetGuard.run, id="guard/test", task_queue="guard", start_signal="ask",
+            FleetGuard.run,
+            id="guard/test",
+            task_queue="guard",
+            start_signal="ask",
             start_signal_args=[ask_of(1)],
         )
         first = handle.first_execution_run_id
+        async with asyncio.timeout(PATIENCE_S):
+            while not (await handle.query(FleetGuard.budgets)).epoch:
+                await asyncio.sleep(LOOK_AGAIN_S)
         await handle.signal("pause_changed", PauseRequest("training", True, "alice", "why"))
         await handle.signal("ask", ask_of(2))
         await handle.signal("pause_changed", PauseRequest("training", False, "alice", "why"))

@@ -37,7 +37,7 @@ NAMES = (*(scene.name for scene in SCENES), ONE_ACTIVATION.name, "guard", "sweep
 
 async def record(names: Sequence[str]) -> dict[str, WorkflowHistory]:
     """The histories of these scenes, each played to its end; an unexpected end fails."""
-    async with dev_server({"limit.historyCount.suggestContinueAsNew": "60"}) as client:
+    async with dev_server({"limit.historyCount.suggestContinueAsNew": "100"}) as client:
         stages: dict[str, Stage] = {}
         chosen = [scene for scene in SCENES if scene.name in names]
         found: dict[str, WorkflowHistory] = {}
@@ -45,13 +45,13 @@ async def record(names: Sequence[str]) -> dict[str, WorkflowHistory]:
 
         async def play(scene: Scene) -> None:
             async with gate:
-                found[scene.name] = await play_scene(stage_of(client, scene, stages, "episodes"))
-
-        async def play_scene(stage: Stage) -> WorkflowHistory:
-            scene = next(s for s in SCENES if s.name == stage.name)
-            await stage.open(told=scene.told)
-            await scene.play(stage)
-            return await ended(stage, scene)
+                stage = stage_of(client, scene, stages, "episodes")
+                try:
+                    await stage.open(told=scene.told)
+                    await scene.play(stage)
+                    found[scene.name] = await ended(stage, scene)
+                except TimeoutError as error:
+                    raise SceneStuck(f"{scene.name}: {await stage.story()}") from error
 
         async with worker(client, "episodes", stages, flows=True, acts=True):
             await asyncio.gather(*(play(scene) for scene in chosen))
@@ -62,6 +62,10 @@ async def record(names: Sequence[str]) -> dict[str, WorkflowHistory]:
         if "sweep" in names:
             found["sweep"] = await record_sweep(client)
         return found
+
+
+class SceneStuck(Exception):
+    """A scene did not come to its end in time; the message holds the run's story."""
 
 
 def stage_of(client: Client, scene: Scene, stages: dict[str, Stage], queue: str) -> Stage:

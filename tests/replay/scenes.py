@@ -69,7 +69,7 @@ async def nothing(stage: Stage) -> None:
 
 async def recovers_in_the_debounce(stage: Stage) -> None:
     await stage.until(lambda s: any("must last" in r.detail for r in s.records))
-    await stage.change(lambda: (stage.world.bad.clear(), stage.world.touch())[0])
+    await stage.change(stage.world.bad.clear)
 
 
 async def retire_when_held(stage: Stage) -> None:
@@ -92,7 +92,7 @@ async def denied_then_retired(stage: Stage) -> None:
 async def deleted_in_the_drain(stage: Stage) -> None:
     go = stage.block("drain")
     await stage.until_called("drain")
-    await stage.change(lambda: (setattr(stage.world, "gone", True), stage.world.touch())[0])
+    await stage.change(lambda: setattr(stage.world, "gone", True))
     go.set()
 
 
@@ -129,7 +129,9 @@ async def pause_and_resume(stage: Stage) -> None:
 
 async def finding_at_the_close(stage: Stage) -> None:
     async def relapse() -> None:
-        stage.world.marker = Marker("ep-2", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
+        stage.world.marker = Marker(
+            "ep-2", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX
+        )
         stage.world.unschedulable = True
         await reported_again(stage)
 
@@ -143,7 +145,6 @@ async def removes_the_cordon(stage: Stage) -> None:
 
     def overrule() -> None:
         stage.world.unschedulable, stage.world.marker = False, None
-        stage.world.touch()
 
     await stage.change(overrule)
     go.set()
@@ -157,7 +158,7 @@ async def overruled_then_resumed(stage: Stage) -> None:
 
 async def overruled_then_booted(stage: Stage) -> None:
     await removes_the_cordon(stage)
-    await stage.change(lambda: (setattr(stage.world, "boots", 9), stage.world.touch())[0])
+    await stage.change(lambda: setattr(stage.world, "boots", 9))
 
 
 async def relapse_in_probation(stage: Stage) -> None:
@@ -190,7 +191,7 @@ async def unblocked_and_approved(stage: Stage) -> None:
 async def allowed_again(stage: Stage) -> None:
     await stage.until_called("await_permit")
     stage.forbidden.clear()
-    await stage.change(stage.world.touch)
+    await stage.change(lambda: None)
 
 
 async def mended_step(stage: Stage) -> None:
@@ -225,11 +226,16 @@ SCENES = (
         "yielded",
         lambda: ill("GPUHealthy", "GpuLost", taints=("karpenter.sh/disrupted:NoSchedule",)),
     ),
-    Scene("retired-by-operator", "retired", lambda: World(policy=impatient()), nothing, ALICE, "retire"),
-    Scene("retire-in-drain", "retired", lost_gpu, retire_in_the_drain),
     Scene(
-        "retire-in-reboot", "retired", lambda: lost_gpu(boot_takes=NEVER), retire_in_the_reboot
+        "retired-by-operator",
+        "retired",
+        lambda: World(policy=impatient()),
+        nothing,
+        ALICE,
+        "retire",
     ),
+    Scene("retire-in-drain", "retired", lost_gpu, retire_in_the_drain),
+    Scene("retire-in-reboot", "retired", lambda: lost_gpu(boot_takes=NEVER), retire_in_the_reboot),
     Scene("retire-while-paused", "retired", lost_gpu, retire_while_paused),
     Scene("pause-and-resume", "returned", lost_gpu, pause_and_resume),
     Scene("reboot-not-done", "retired", lambda: lost_gpu(listens=False), retire_when_held),
@@ -239,7 +245,9 @@ SCENES = (
     Scene("finding-at-the-close", "retired", lost_gpu, finding_at_the_close),
     Scene("worse-finding", "returned", unknown, worse_in_the_wait),
     Scene("network-finish-work", "returned", lambda: ill("NetworkHealthy", "Network")),
-    Scene("blocked-drain-approved", "returned", lambda: lost_gpu(blocked=True), unblocked_and_approved),
+    Scene(
+        "blocked-drain-approved", "returned", lambda: lost_gpu(blocked=True), unblocked_and_approved
+    ),
     Scene("not-permitted-for-a-while", "returned", lost_gpu, allowed_again, forbidden=("drain",)),
     Scene("stuck-then-resumed", "returned", lost_gpu, mended_step, broken=("note_slot",)),
     Scene("recovered-by-the-sweep", "returned", lambda: replace(lost_gpu(), bad={}), opening=SWEEP),

@@ -42,5 +42,9 @@ def size_of(history: WorkflowHistory) -> HistorySize:
         for event in history.events
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED
     )
-    names = {EventType.Name(kind).removeprefix("EVENT_TYPE_").lower(): n for kind, n in kinds.items()}
-    return HistorySize(len(history.events), sum(kinds.values()), retries, dict(sorted(names.items())))
+    names = {
+        EventType.Name(kind).removeprefix("EVENT_TYPE_").lower(): n for kind, n in kinds.items()
+    }
+    return HistorySize(
+        len(history.events), sum(kinds.values()), retries, dict(sorted(names.items()))
+    )

@@ -123,6 +123,7 @@ class Stage:
     async def change(self, action: Callable[[], None]) -> None:
         """Something happens to the node, and watch tells it."""
         action()
+        self.world.touch()
         await self.send()
 
     async def send(self) -> None:
@@ -158,8 +159,12 @@ class Stage:
     async def until_story(self, words: str) -> None:
         """Waits for a line of the run's own story (a query: nothing outside shows a pause)."""
         async with asyncio.timeout(PATIENCE_S):
-            while not any(words in line for line in await self.handle.query("story")):
+            while not any(words in line for line in await self.story()):
                 await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def story(self) -> list[str]:
+        lines: list[str] = await self.handle.query("story")
+        return lines
 
     async def answer(self, contract: Contract[Any, Any], request: Any) -> Any:
         """One attempt of one step."""

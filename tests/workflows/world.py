@@ -259,7 +259,8 @@ class World:
 
     def ask_guard(self, request: Ask, now: datetime) -> Asked:
         assert self.runtime is not None
-        self.runtime.inbox.take_grant(Grant(request.budget, "epoch", request.episode, now), now)
+        grant = Grant(request.budget, "epoch", request.episode, now, request.number)
+        self.runtime.inbox.take_grant(grant, now)
         return Asked("guard")
 
     def release_place(self, request: Any, now: datetime) -> Asked:

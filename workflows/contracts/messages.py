@@ -72,7 +72,10 @@ class ControlMessage:
 
 @dataclass(frozen=True)
 class Ask:
-    """An episode asks the guard for a place in a pool's budget; repeated while it waits."""
+    """An episode asks the guard for a place in a pool's budget; repeated while it waits.
+
+    `number` counts the run's wants: a place that was given up and is wanted again has another.
+    """
 
     budget: Budget
     pool: str
@@ -81,16 +84,21 @@ class Ask:
     episode: str
     workflow_id: str
     run_id: str
+    number: int = 0
 
 
 @dataclass(frozen=True)
 class Grant:
-    """The guard's answer. `epoch` is the guard's first run id; older ones are refused."""
+    """The guard's answer to the ask with this `number`. `epoch` is the guard's first run id.
+
+    A grant of an older epoch or number is refused: its place may be another's by now.
+    """
 
     budget: Budget
     epoch: str
     episode: str
     at: datetime
+    number: int = 0
 
 
 @dataclass(frozen=True)
