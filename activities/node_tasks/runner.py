@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities import errors
 from activities.kube import paths
@@ -160,7 +161,12 @@ class _TaskRun:
                 return self._booted() or _unknown("the task's pod is gone: somebody deleted it")
         pod = read_task_pod(found)
         self._tell(pod, at_once=True)
-        answer = self._follow(pod, age_s)
+        try:
+            answer = self._follow(pod, age_s)
+        except ApplicationError as failure:
+            if failure.non_retryable:  # the Node is gone: nobody comes back for the pod
+                self._remove(pod)
+            raise
         self._tell(pod, answer, at_once=True)
         self._remove(pod)
         return answer
