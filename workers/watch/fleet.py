@@ -40,6 +40,7 @@ class Tracked:
         silent_since: when its agent was first found silent; None = it speaks.
         again_at: when it must be judged again though nothing changes.
         retry: it must be judged again at the next tick.
+        trouble: why the last quarantine at once failed, as it was logged.
         ahead_until: until when (monotonic) `view` may be ahead of the stream.
         machine: name of its machine's record.
     """
@@ -57,6 +58,7 @@ class Tracked:
     silent_since: datetime | None = None
     again_at: datetime | None = None
     retry: bool = False
+    trouble: str = ""
     ahead_until: float = float("-inf")
     machine: str = ""
 

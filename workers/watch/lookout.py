@@ -17,7 +17,7 @@ import structlog
 
 from workers.watch.current_rules import CurrentRules
 from workers.watch.facts import facts_of, key_of
-from workers.watch.fleet import Fleet, Tracked, readable_marker
+from workers.watch.fleet import Fleet, Tracked, counts_as_reflex, readable_marker
 from workers.watch.judge import Sight, Verdict, judge
 from workers.watch.machine import MachineRecord, marks_of
 from workers.watch.metrics import Counter, Metrics
@@ -159,7 +159,8 @@ class Lookout:
         tracked = self._fleet.nodes.get(uid)
         if tracked is not None:
             tracked.has_run = False
-            tracked.episode = ""
+            if tracked.marker is None:
+                tracked.episode = ""
 
     # One node
 
@@ -244,11 +245,16 @@ class Lookout:
             # What is reported next is another episode: an id is not used for two.
             tracked.reported, tracked.episode = None, ""
             return
-        if tracked.reported is not None and ids <= tracked.reported:
+        # A mark of the reflex that this run has not heard of: its request had no clear answer.
+        marker = verdict.marker
+        is_new_mark = (
+            marker is not None and counts_as_reflex(marker) and tracked.episode != marker.episode
+        )
+        if tracked.reported is not None and ids <= tracked.reported and not is_new_mark:
             tracked.reported = ids
             return
-        if not tracked.episode or verdict.marker:
-            tracked.episode = verdict.marker.episode if verdict.marker else secrets.token_hex(8)
+        if not tracked.episode or marker is not None:
+            tracked.episode = marker.episode if marker is not None else secrets.token_hex(8)
         report = Report(
             node=tracked.ref,
             episode=tracked.episode,
@@ -257,7 +263,7 @@ class Lookout:
             boot_id=tracked.view.boot_id,
             at=now,
             # The run then knows that a marker it doesn't find was taken off by somebody.
-            marked_at=tracked.view.resource_version if verdict.marker else "",
+            marked_at=tracked.view.resource_version if marker is not None else "",
         )
         # Before it is offered: the outbox may ask at once whether it is still true.
         tracked.reported = ids
@@ -295,6 +301,7 @@ class Lookout:
         fields = {"node": tracked.view.name, "uid": tracked.view.uid, "rule": match.rule}
         if attempt.result is Result.DONE and attempt.marker is not None:
             metrics.count(Counter.REFLEX_QUARANTINES, tracked.pool)
+            tracked.trouble = ""
             _log.info(
                 "quarantined_at_once",
                 **fields,
@@ -312,8 +319,12 @@ class Lookout:
             _log.warning("reflex_budget_full", **fields, used=attempt.used, cap=attempt.cap)
         elif attempt.result in (Result.FAILED, Result.CHANGED):
             metrics.count(Counter.REFLEX_FAILURES, tracked.pool)
-            _log.warning("quarantine_not_done", **fields, problem=attempt.problem or "conflicts")
             tracked.retry = True
+            problem = attempt.problem or "the Node changed at each try"
+            if problem != tracked.trouble:
+                # Once for each cause: it is tried again at each tick.
+                _log.warning("quarantine_not_done", **fields, problem=problem)
+            tracked.trouble = problem
 
     def _announce(self, tracked: Tracked, verdict: Verdict) -> None:
         """In observe mode: say once what would have been done."""

@@ -8,6 +8,7 @@ everything in this package; the CLI calls `run_watch`.
 import asyncio
 import gc
 import signal
+import sys
 import threading
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -36,7 +37,8 @@ from workers.watch.sinks import ConfigSink, MachineSink, NodeSink
 from workflows.model.node import BadObject, NodeView, parse_node
 from workflows.model.policy import PolicyError
 
-TICK_S: Final = 1.0
+TICK_S: Final = 0.5
+"""How soon a quarantine whose request failed is tried again; a walk over 5,000 nodes takes 1 ms."""
 DEAF_S: Final = 180.0
 """Silence of the API server after which /healthz says so: bookmarks come about once a minute."""
 REFLECTOR_BACKOFF: Final = Backoff(first_s=0.25, limit_s=3.0)
@@ -75,7 +77,8 @@ def main() -> int:
         TemporalMisconfigured,
         TelemetryError,
     ) as error:
-        _log.error("watch_cannot_start", problem=str(error))
+        # Plainly: logs may not be set up yet, and this line is for the person who starts it.
+        sys.stderr.write(f"fleetmend watch cannot start: {error}\n")
         return EXIT_BAD_SETTINGS
 
 
