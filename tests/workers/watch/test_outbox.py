@@ -1,0 +1,215 @@
+"""The outbox alone: order, coalescing, back-off, and what is dropped. Temporal is a port here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+
+import pytest
+
+from tests.workers.watch.nodes_in_memory import NOW
+from workers.watch.metrics import Counter, Metrics
+from workers.watch.outbox import SENDERS, CutOff, Outbox
+from workers.watch.pace import BURST, COALESCE_S, REFILL_S, SPACING_S, Pace
+from workflows.contracts.messages import NodeFacts, Report
+from workflows.model.identity import NodeRef
+
+SOON_S = 10.0
+
+
+@dataclass
+class Letters:
+    """A post that keeps what it is given, and fails as it is told."""
+
+    sent: list[Report | NodeFacts] = field(default_factory=list)
+    failure: Exception | None = None
+    has_run: bool = True
+    tries: int = 0
+    waiting: int = 0
+    most_waiting: int = 0
+    gate: asyncio.Event | None = None
+
+    async def send_report(self, report: Report) -> None:
+        await self._send(report)
+
+    async def send_facts(self, node: NodeRef, facts: NodeFacts) -> bool:
+        await self._send(facts)
+        return self.has_run
+
+    async def _send(self, letter: Report | NodeFacts) -> None:
+        self.tries += 1
+        self.waiting += 1
+        self.most_waiting = max(self.most_waiting, self.waiting)
+        if self.gate is not None:
+            await self.gate.wait()
+        self.waiting -= 1
+        if self.failure is not None:
+            raise self.failure
+        self.sent.append(letter)
+
+
+@dataclass
+class Book:
+    """A ledger by which everything is true, or nothing."""
+
+    is_true: bool = True
+    delivered: list[Report] = field(default_factory=list)
+    without_run: list[str] = field(default_factory=list)
+
+    def is_open(self) -> bool:
+        return True
+
+    def is_current(self, report: Report) -> bool:
+        return self.is_true
+
+    def note_delivered(self, report: Report) -> None:
+        self.delivered.append(report)
+
+    def note_no_run(self, uid: str) -> None:
+        self.without_run.append(uid)
+
+
+@dataclass
+class Office:
+    """An outbox that runs."""
+
+    outbox: Outbox
+    letters: Letters
+    book: Book
+    metrics: Metrics
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        async with asyncio.timeout(SOON_S):
+            while not is_so():
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[Office]:
+    metrics = Metrics()
+    own = Office(Outbox(metrics), Letters(), Book(), metrics)
+    running = asyncio.create_task(own.outbox.run(own.letters, own.book))
+    await asyncio.sleep(0)
+    yield own
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def _report(number: int, episode: str = "e") -> Report:
+    return Report(NodeRef(f"n{number}", f"u{number}"), episode, "a", (), "boot", NOW)
+
+
+def _facts(number: int, version: int) -> NodeFacts:
+    return NodeFacts(f"u{number}", str(version), True, "boot", True, "e", {}, {}, False, NOW)
+
+
+async def test_report_goes_before_the_facts_of_the_same_node(office: Office) -> None:
+    office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, 5))
+    office.outbox.offer_report(_report(1))
+    await office.until(lambda: len(office.letters.sent) == 2)
+    assert [type(letter) for letter in office.letters.sent] == [Report, NodeFacts]
+    assert office.book.delivered == [_report(1)]
+
+
+async def test_newest_facts_travel_once(office: Office) -> None:
+    for version in range(50):
+        office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, version))
+    await office.until(lambda: office.letters.sent)
+    assert office.letters.sent == [_facts(1, 49)]
+
+
+async def test_what_comes_during_a_send_is_sent_after_it(office: Office) -> None:
+    office.letters.gate = asyncio.Event()
+    office.outbox.offer_report(_report(1, "first"))
+    await office.until(lambda: office.letters.waiting)
+    office.outbox.offer_report(_report(1, "second"))
+    office.outbox.offer_report(_report(1, "third"))
+    office.letters.gate.set()
+    await office.until(lambda: len(office.letters.sent) == 2)
+    assert office.letters.sent == [_report(1, "first"), _report(1, "third")]
+
+
+async def test_failed_send_is_repeated_with_what_is_newest(office: Office) -> None:
+    office.letters.failure = CutOff("away")
+    office.outbox.offer_report(_report(1, "first"))
+    await office.until(lambda: office.letters.tries == 1)
+    office.outbox.offer_report(_report(1, "second"))
+    office.letters.failure = None
+    await office.until(lambda: office.letters.sent)
+    assert office.letters.sent == [_report(1, "second")]
+    assert len(office.outbox) == 0
+
+
+async def test_one_answer_sends_all_that_only_waited_for_temporal(office: Office) -> None:
+    office.letters.failure = CutOff("away")
+    for number in range(40):
+        office.outbox.offer_report(_report(number))
+    # Long enough in the dark that each pause has grown.
+    await office.until(lambda: office.letters.tries >= 160)
+    office.letters.failure = None
+    begun = monotonic()
+    await office.until(lambda: len(office.letters.sent) == 40)
+    assert monotonic() - begun < 4.0
+    assert office.letters.most_waiting <= SENDERS
+
+
+async def test_failure_of_one_entry_holds_no_other_up(office: Office) -> None:
+    class Picky(Letters):
+        async def send_report(self, report: Report) -> None:
+            if report.node.uid == "u1":
+                self.tries += 1
+                raise ValueError("cannot be encoded")
+            self.sent.append(report)
+
+    picky = Picky()
+    metrics = Metrics()
+    outbox = Outbox(metrics)
+    running = asyncio.create_task(outbox.run(picky, Book()))
+    for number in range(20):
+        outbox.offer_report(_report(number))
+    await office.until(lambda: len(picky.sent) == 19)
+    assert len(outbox) == 1
+    assert metrics.total(Counter.SEND_FAILURES) >= 1
+    running.cancel()
+
+
+async def test_report_that_is_not_true_any_more_is_dropped(office: Office) -> None:
+    office.book.is_true = False
+    office.outbox.offer_report(_report(1))
+    await office.until(lambda: office.metrics.total(Counter.REPORTS_DROPPED) == 1)
+    assert office.letters.sent == []
+    assert len(office.outbox) == 0
+
+
+async def test_node_without_a_run_is_told_once_and_forgotten(office: Office) -> None:
+    office.letters.has_run = False
+    office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, 5))
+    await office.until(lambda: office.book.without_run)
+    assert office.book.without_run == ["u1"]
+    assert len(office.outbox) == 0
+
+
+async def test_offers_before_the_start_are_kept() -> None:
+    outbox, letters = Outbox(Metrics()), Letters()
+    outbox.offer_report(_report(1))
+    running = asyncio.create_task(outbox.run(letters, Book()))
+    async with asyncio.timeout(SOON_S):
+        while not letters.sent:
+            await asyncio.sleep(0.005)
+    running.cancel()
+
+
+def test_pace_is_a_burst_and_then_seldom() -> None:
+    pace, now = Pace(), 1000.0
+    assert pace.delay_s(now) == COALESCE_S
+    for _ in range(BURST):
+        pace.note_sent(now)
+        assert pace.delay_s(now) >= SPACING_S
+        now += SPACING_S
+    assert pace.delay_s(now) > SPACING_S
+    assert not pace.is_rested(now)
+    later = now + timedelta(seconds=REFILL_S * BURST).total_seconds()
+    assert pace.is_rested(later)
+    assert pace.delay_s(later) == COALESCE_S
