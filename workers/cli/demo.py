@@ -3,6 +3,8 @@
 Owns options and exit code only; the demo is `workers.lab.demo`.
 """
 
+import signal
+
 from workers.cli.outcome import ExitCode, refused, write_json
 from workers.lab.controlplane.errors import LabError
 from workers.lab.demo.run import is_watched, run_demo
@@ -18,6 +20,7 @@ def play(*, once: bool, keep: bool, as_json: bool) -> None:
     Raises:
         CommandError: a node did not end as it should, or the lab did not come up.
     """
+    signal.signal(signal.SIGTERM, _stop)
 
     def write(report: Report) -> None:
         write_json(report.as_json())
@@ -35,3 +38,8 @@ def play(*, once: bool, keep: bool, as_json: bool) -> None:
         raise SystemExit(int(ExitCode.REFUSED))  # the report says why; a second document would not
     if not passed:
         raise refused("not every node ended as it should; what is wrong stands above")
+
+
+def _stop(_number: int, _frame: object) -> None:
+    """SIGTERM ends it in order, as Ctrl-C does: nothing of it stays behind."""
+    raise KeyboardInterrupt

@@ -73,24 +73,25 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
     with Stage(console, is_silent=write is not None) as stage:
         stage.say("starting a control plane, 8 nodes in 2 pools, and training pods")
         scene = start_scene(detached=keep)
-        is_kept = False
         try:
             report = asyncio.run(_play(scene, stage, begun))
-            is_kept = keep
-        finally:
-            if not is_kept and not stays:
+        except BaseException:
+            if keep:
+                _tell_kept(console, scene)
+            else:
                 scene.end()
+            raise
     try:
         if write is not None:
             write(report)
         else:
             show_report(console, report)
-        if is_kept and write is None:
-            _tell_kept(console, scene)
-        elif stays and not is_kept:
-            _stay(console)
+            if keep:
+                _tell_kept(console, scene)
+            elif stays:
+                _stay(console)
     finally:
-        if stays and not is_kept:
+        if not keep:
             scene.end()
     return report.passed
 
@@ -246,8 +247,8 @@ async def _until(course: Course, missing: Callable[[], str], limit_s: float, wha
             return
         if time.monotonic() > deadline:
             raise SceneFailed(
-                f"{what} after {limit_s:g} s: {lack}; see {course.scene.log('worker')} "
-                "(kept with --keep)"
+                f"{what} after {limit_s:g} s: {lack}. The end of the worker's log (--keep keeps "
+                f"it):\n{course.scene.log_end('worker')}"
             )
         await asyncio.sleep(LOOK_S)
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from workers.lab.address import LabAccount, LabAddress, LabNotRunning, read_lab_file
 from workers.lab.controlplane.api import LabApi
+from workers.lab.controlplane.child import last_lines
 from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.settings import REPOSITORY_DEPLOY, LabSettings
 from workers.lab.demo.cast import BOOT_TIME_S, GPUS, NODES_OF_POOL, POOLS, whole_cast
@@ -69,6 +70,10 @@ class Scene:
         """The log of watch or worker."""
         return self.address.paths.log(name)
 
+    def log_end(self, name: str) -> str:
+        """The last lines of that log, for messages."""
+        return "\n".join(line[:300] for line in last_lines(self.log(name))[-6:])
+
     def start_processes(self) -> None:
         """Start watch and worker; both wait by themselves for what they need."""
         supervisor = read_lab_file(self.address.directory).supervisor
@@ -88,10 +93,9 @@ class Scene:
         """Raises: SceneFailed: watch or worker has ended by itself."""
         for name, process in self.processes.items():
             if process.poll() is not None:
-                lines = self.log(name).read_text(errors="replace").splitlines()[-5:]
                 raise SceneFailed(
-                    f"{name} ended with exit code {process.returncode}; the end of "
-                    f"{self.log(name)}:\n" + "\n".join(line[:300] for line in lines)
+                    f"{name} ended with exit code {process.returncode}; the end of its log:\n"
+                    f"{self.log_end(name)}"
                 )
 
     async def command(self, *arguments: str) -> str:

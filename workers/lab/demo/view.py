@@ -234,7 +234,11 @@ def show_report(console: Console, report: Report) -> None:
 def _deeds(node: NodeReport) -> str:
     deeds = []
     if node.evicted_pods:
-        deeds.append(f"{node.evicted_pods} pods evicted")
+        deeds.append(_count(node.evicted_pods, "pod") + " evicted")
     if node.boots:
-        deeds.append("1 reboot" if node.boots == 1 else f"{node.boots} reboots")
+        deeds.append(_count(node.boots, "reboot"))
     return ", ".join(deeds) or "none"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

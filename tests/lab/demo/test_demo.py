@@ -1,0 +1,56 @@
+"""The demo itself, as a person starts it; what it leaves behind, and how it is stopped."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness.processes import CLI, fleetmend
+from tests.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+
+LIMIT_S = 150.0
+
+
+def left_behind() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("fleetmend-demo-*"))
+
+
+def test_each_node_ends_as_it_should_within_the_limit() -> None:
+    before = left_behind()
+    begun = time.monotonic()
+    answer = fleetmend(None, "demo", "--once", "--json", timeout_s=300)
+    took_s = time.monotonic() - begun
+    assert answer.code == 0, answer.out + answer.err
+    assert answer.json["passed"] is True
+    ended = {node["node"]: node["ended"] for node in answer.json["nodes"]}
+    assert ended["training-1"] == "returned"
+    assert ended["inference-1"] == "held"
+    assert ended["training-2"] == "dismissed"
+    assert ended["inference-2"] == "retired"
+    assert took_s < LIMIT_S
+    assert left_behind() == before
+
+
+def test_it_is_stopped_in_order() -> None:
+    before = left_behind()
+    demo = subprocess.Popen(
+        [*CLI, "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "CI": "1"},
+        start_new_session=True,
+    )
+    wait_until(lambda: left_behind() - before, 60, "the demo has its directory")
+    (directory,) = left_behind() - before
+    watch_log = directory / "lab.json"
+    wait_until(watch_log.exists, 60, "its lab runs")
+    demo.send_signal(signal.SIGTERM)
+    demo.communicate(timeout=90)
+    assert demo.returncode == 130
+    assert left_behind() == before

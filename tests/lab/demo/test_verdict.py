@@ -1,0 +1,114 @@
+"""The demo's verdict: each way in which a node can end wrongly is seen."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from workers.lab.demo.cast import PARTS, Ending, Part, whole_cast
+from workers.lab.demo.chronicle import OPEN, Chronicle
+from workers.lab.demo.sight import Seen
+from workers.lab.demo.verdict import Evidence, is_over, wrongs
+
+AT = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+def part_of(ending: Ending) -> Part:
+    return next(part for part in whole_cast() if part.ending is ending)
+
+
+def seen(**changes: object) -> Seen:
+    calm = Seen(
+        node="n",
+        pool="p",
+        is_ready=True,
+        is_cordoned=False,
+        episode="",
+        handed_over="",
+        phase="",
+        fault="",
+        outcome="",
+        is_held=False,
+        held_reason="",
+        has_baseline=True,
+    )
+    return replace(calm, **changes)  # type: ignore[arg-type]  # the test's own table
+
+
+def chronicle(outcome: str, *, reboots: int = 0, is_held: bool = False) -> Chronicle:
+    return Chronicle(
+        workflow_id="w",
+        run_id="r",
+        outcome=outcome,
+        is_held=is_held,
+        detail="",
+        started=AT,
+        phases=(),
+        steps={"reboot": reboots} if reboots else {},
+        events=0,
+        actions=0,
+        retries=0,
+        step_seconds={},
+    )
+
+
+def good(ending: Ending) -> Evidence:
+    """A node that ended as it should."""
+    stood = {"is_cordoned": True, "episode": "e"}
+    sights = {
+        Ending.RETURNED: seen(),
+        Ending.HELD: seen(**stood, is_held=True),
+        Ending.DISMISSED: seen(),
+        Ending.RETIRED: seen(**stood, handed_over="operator:why"),
+        Ending.UNTOUCHED: seen(),
+    }
+    histories = {
+        Ending.RETURNED: chronicle("returned", reboots=1),
+        Ending.HELD: chronicle(OPEN, reboots=1, is_held=True),
+        Ending.DISMISSED: chronicle("dismissed"),
+        Ending.RETIRED: chronicle("retired"),
+        Ending.UNTOUCHED: None,
+    }
+    part = part_of(ending)
+    return Evidence(part, sights[ending], histories[ending], part.reboots, writes=0, evictions=0)
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_node_that_ended_as_it_should_is_passed(ending: Ending) -> None:
+    assert wrongs(good(ending)) == []
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_node_that_is_gone_is_wrong(ending: Ending) -> None:
+    assert wrongs(replace(good(ending), seen=None)) == ["the Node is gone"]
+
+
+WRONG = {
+    "returned, still cordoned": (Ending.RETURNED, {"seen": seen(is_cordoned=True)}),
+    "returned, still marked": (Ending.RETURNED, {"seen": seen(episode="e")}),
+    "returned without a boot": (Ending.RETURNED, {"boots": 0}),
+    "returned after two boots": (Ending.RETURNED, {"boots": 2}),
+    "held instead of returned": (Ending.RETURNED, {"chronicle": chronicle(OPEN, reboots=1)}),
+    "held node uncordoned": (Ending.HELD, {"seen": seen(episode="e")}),
+    "open, not held": (Ending.HELD, {"chronicle": chronicle(OPEN, reboots=1)}),
+    "dismissed after a quarantine": (Ending.DISMISSED, {"writes": 2}),
+    "dismissed after an eviction": (Ending.DISMISSED, {"evictions": 1}),
+    "never reported": (Ending.DISMISSED, {"chronicle": None}),
+    "retired, nobody has it": (Ending.RETIRED, {"seen": seen(is_cordoned=True, episode="e")}),
+    "retired and rebooted": (Ending.RETIRED, {"boots": 1}),
+    "an untouched node touched": (Ending.UNTOUCHED, {"writes": 1}),
+    "an untouched node not Ready": (Ending.UNTOUCHED, {"seen": seen(is_ready=False)}),
+}
+
+
+@pytest.mark.parametrize(("ending", "change"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_ending_is_seen(ending: Ending, change: dict[str, object]) -> None:
+    assert wrongs(replace(good(ending), **change))  # type: ignore[arg-type]  # as above
+
+
+def test_it_is_over_when_held_or_closed() -> None:
+    part = PARTS[0]
+    assert not is_over(part, seen(), None)
+    assert not is_over(part, seen(), chronicle(OPEN))
+    assert is_over(part, seen(), chronicle(OPEN, is_held=True))
+    assert is_over(part, seen(), chronicle("returned"))
