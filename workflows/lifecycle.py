@@ -94,6 +94,7 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
     """One pass down the runbook; None = the world has changed, start from the top."""
     if episode.stuck:
         return await wait_for_a_person(run, episode)
+    hear(run, episode)
     reading = await look(run, episode)
     if episode.overruled:
         return await stand_aside(run, episode)
@@ -114,6 +115,8 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
 
 async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
     """Is it still there, and does it last? Timed from our own first sight of it."""
+    if episode.recover and episode.marker is None:
+        return end(episode, Outcome.DISMISSED, "the mark that the sweep saw is gone")
     if episode.recover:
         return None
     if reading.machine.closed_outcome:

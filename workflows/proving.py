@@ -17,7 +17,7 @@ from workflows.contracts.kube import (
 )
 from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest, Result, TaskKind
 from workflows.episode import Episode, attempt
-from workflows.inbox import Expectation, Inbox
+from workflows.inbox import Expectation, Inbox, Interruption
 from workflows.model.detection.fault import Fault, is_worse
 from workflows.model.policy import Rung
 from workflows.model.remediation.gate import (
@@ -53,8 +53,12 @@ def hear(run: Runtime, episode: Episode) -> None:
 
 
 async def look(run: Runtime, episode: Episode) -> Reading:
-    """Reads the world; the first time also the policy, which then stays as it is."""
-    hear(run, episode)
+    """Reads the world; the first time also the policy, which then stays as it is.
+
+    A worse finding is left to interrupt the step: what runs now was chosen for the lesser fault.
+    """
+    if run.inbox.interruption() is not Interruption.WORSE:
+        hear(run, episode)
     if not episode.phases:
         opened = await run.step(OPEN_EPISODE, episode.owner)
         episode.policy, episode.pool = opened.policy, opened.pool
@@ -176,7 +180,6 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
     """
     begun = run.now()
     limit = patience or timedelta(seconds=episode.policy.gate.timeout_s)
-    run.inbox.take_fresh()
     looks = 0
     while True:
         news = run.inbox.news
