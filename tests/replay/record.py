@@ -38,23 +38,7 @@ NAMES = (*(scene.name for scene in SCENES), ONE_ACTIVATION.name, "guard", "sweep
 async def record(names: Sequence[str]) -> dict[str, WorkflowHistory]:
     """The histories of these scenes, each played to its end; an unexpected end fails."""
     async with dev_server({"limit.historyCount.suggestContinueAsNew": "100"}) as client:
-        stages: dict[str, Stage] = {}
-        chosen = [scene for scene in SCENES if scene.name in names]
-        found: dict[str, WorkflowHistory] = {}
-        gate = asyncio.Semaphore(AT_ONCE)
-
-        async def play(scene: Scene) -> None:
-            async with gate:
-                stage = stage_of(client, scene, stages, "episodes")
-                try:
-                    await stage.open(told=scene.told)
-                    await scene.play(stage)
-                    found[scene.name] = await ended(stage, scene)
-                except TimeoutError as error:
-                    raise SceneStuck(f"{scene.name}: {await stage.story()}") from error
-
-        async with worker(client, "episodes", stages, flows=True, acts=True):
-            await asyncio.gather(*(play(scene) for scene in chosen))
+        found = await play([scene for scene in SCENES if scene.name in names], client)
         if ONE_ACTIVATION.name in names:
             found[ONE_ACTIVATION.name] = await in_one_activation(client)
         if "guard" in names:
@@ -62,6 +46,29 @@ async def record(names: Sequence[str]) -> dict[str, WorkflowHistory]:
         if "sweep" in names:
             found["sweep"] = await record_sweep(client)
         return found
+
+
+async def play(
+    scenes: Sequence[Scene], client: Client, *, cached: int = 100
+) -> dict[str, WorkflowHistory]:
+    """Plays scenes, some at once; `cached` 0 = every workflow task starts from the history."""
+    stages: dict[str, Stage] = {}
+    found: dict[str, WorkflowHistory] = {}
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(scene: Scene) -> None:
+        async with gate:
+            stage = stage_of(client, scene, stages, "episodes")
+            try:
+                await stage.open(told=scene.told)
+                await scene.play(stage)
+                found[scene.name] = await ended(stage, scene)
+            except TimeoutError as error:
+                raise SceneStuck(f"{scene.name}: {await stage.story()}") from error
+
+    async with worker(client, "episodes", stages, flows=True, acts=True, cached=cached):
+        await asyncio.gather(*(one(scene) for scene in scenes))
+    return found
 
 
 class SceneStuck(Exception):
@@ -87,7 +94,13 @@ async def ended(stage: Stage, scene: Scene) -> WorkflowHistory:
 
 @asynccontextmanager
 async def worker(
-    client: Client, queue: str, stages: dict[str, Stage], *, flows: bool, acts: bool
+    client: Client,
+    queue: str,
+    stages: dict[str, Stage],
+    *,
+    flows: bool,
+    acts: bool,
+    cached: int = 100,
 ) -> AsyncIterator[Worker]:
     """A worker for workflows, activities or both."""
     async with Worker(
@@ -97,6 +110,7 @@ async def worker(
         activities=activities_of(stages) if acts else [],
         workflow_runner=sandbox(),
         identity=IDENTITY,
+        max_cached_workflows=cached,
         max_heartbeat_throttle_interval=timedelta(seconds=0.2),
         sticky_queue_schedule_to_start_timeout=STICKY,
     ) as running:
