@@ -48,8 +48,7 @@ def test_it_is_stopped_in_order() -> None:
     )
     wait_until(lambda: left_behind() - before, 60, "the demo has its directory")
     (directory,) = left_behind() - before
-    watch_log = directory / "lab.json"
-    wait_until(watch_log.exists, 60, "its lab runs")
+    wait_until((directory / "lab.json").exists, 60, "its lab starts")
     demo.send_signal(signal.SIGTERM)
     demo.communicate(timeout=90)
     assert demo.returncode == 130

@@ -148,7 +148,11 @@ def start_scene(*, detached: bool) -> Scene:
         detached: True = it outlives this process.
     """
     directory = Path(tempfile.mkdtemp(prefix="fleetmend-demo-"))
-    address = start_lab(directory, LabSettings(cluster=CLUSTER), detached=detached)
+    try:
+        address = start_lab(directory, LabSettings(cluster=CLUSTER), detached=detached)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)  # the error shows the end of the logs
+        raise
     scene = Scene(address)
     try:
         _add_nodes(scene)
