@@ -230,7 +230,10 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
     while True:
         rung = next_rung(episode.treatment.ladder, episode.tried)
         if verdict is not None and verdict.verdict is Verdict.PASSED:
-            return await give_back(run, episode)
+            if not run.inbox.fresh:
+                return await give_back(run, episode)
+            verdict = await gate(run, episode)  # reported while the gate was passed
+            continue
         if rung is not None and may_repair(verdict):
             verdict = await repair(run, episode, rung)
             continue

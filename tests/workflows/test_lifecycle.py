@@ -456,3 +456,30 @@ def test_a_marker_of_watch_that_comes_before_its_report_is_waited_for() -> None:
     assert closing.outcome == "returned", run.inbox.story
     assert world.boots == 1
     assert not world.unschedulable
+
+
+def test_the_sweeps_episode_marks_no_node_whose_mark_is_gone() -> None:
+    world = World()
+    run = Run(world, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
+    assert run.finish().outcome == "dismissed"
+    assert world.marker is None
+    assert not world.unschedulable
+
+
+def test_a_fault_reported_between_the_gate_and_the_return_is_judged_before_it() -> None:
+    world = lost_gpu()
+    run = started(world)
+    answer = world.answer
+
+    def at_inventory(name, request, now):  # type: ignore[no-untyped-def]
+        result = answer(name, request, now)
+        if name == "inventory":
+            world.answer = answer  # type: ignore[method-assign]
+            world.fail("GPUHealthy", "GpuLost")
+            run.inbox.take_report(report_of(world, "ep-1", now), now)
+        return result
+
+    world.answer = at_inventory  # type: ignore[method-assign]
+    run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    assert run.finish().outcome == "retired"
+    assert "give_back" not in run.steps

@@ -16,6 +16,8 @@ from workflows.model.detection.finding import printable
 
 REBOOT_COMMAND: Final = ("/usr/bin/systemctl", "reboot")
 """systemctl(1); run inside the host root, so it is the host's own program and its own manager."""
+NEVER_RAN: Final = frozenset({125, 126, 127})
+"""Exit codes with which chroot says that the command was not run (GNU coreutils 9 manual)."""
 COMMAND_S: Final = 30.0
 MAX_DETAIL: Final = 600
 
@@ -120,4 +122,5 @@ def _run(command: list[str]) -> tuple[Result, str] | None:
     if ended.returncode == 0:
         return None
     said = ended.stderr[-300:].decode("utf-8", "replace")
-    return Result.UNKNOWN, f"{' '.join(command)}: exit code {ended.returncode}: {said}"
+    result = Result.REFUSED if ended.returncode in NEVER_RAN else Result.UNKNOWN
+    return result, f"{' '.join(command)}: exit code {ended.returncode}: {said}"
