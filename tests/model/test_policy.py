@@ -47,7 +47,9 @@ RULE = {"name": "r", "condition": "C", "status": "False", "fault": "thermal"}
             "timing: {boot_deadline_s: .inf}", ["timing.boot_deadline_s: ", "finite"], id="infinite"
         ),
         pytest.param(
-            "timing: {reminder_s: 1.0e+300}", ["timing.reminder_s: ", "(found 1e+300)"], id="overflows"
+            "timing: {reminder_s: 1.0e+300}",
+            ["timing.reminder_s: ", "(found 1e+300)"],
+            id="overflows",
         ),
         pytest.param(
             "steps: {drain: {start_to_close_s: .inf}}",
