@@ -58,7 +58,8 @@ def test_a_node_that_recovers_before_its_debounce_is_dismissed_and_never_marked(
     world = World()
     world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
     run = started(world)
-    run.say(timedelta(seconds=30), lambda inbox, now: (world.bad.clear(), world.touch()))
+    run.say(timedelta(seconds=30), lambda inbox, now: world.bad.clear())
+    run.say(timedelta(seconds=30), lambda inbox, now: world.touch())
     closing = run.finish()
     assert closing.outcome == "dismissed"
     assert "quarantine" not in run.steps
@@ -184,10 +185,8 @@ def test_a_cordon_removed_in_any_step_stays_removed(index: int) -> None:
         touched.append(len(run.steps))
 
     _at_step(run, index, overrule)
-    run.say(
-        timedelta(days=2),
-        lambda inbox, now: (setattr(world, "boots", 9), world.touch()),
-    )
+    run.say(timedelta(days=2), lambda inbox, now: setattr(world, "boots", 9))
+    run.say(timedelta(days=2), lambda inbox, now: world.touch())
     closing = run.finish()
     if not touched:
         assert closing.outcome == "returned"

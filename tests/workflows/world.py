@@ -221,8 +221,9 @@ class World:
             return TaskAnswer(Result.REFUSED, "another boot", f"boot-{self.boots}")
         if self.listens and self.boot_at is None:
             self.boot_at = now + self.boot_takes
-            if self.runtime is not None:
-                self.runtime.at(self.boot_at - START, lambda: self.cool(self.runtime.now()))
+            runtime = self.runtime
+            if runtime is not None:
+                runtime.at(self.boot_at - START, lambda: self.cool(runtime.now()))
             self.touch()
         return TaskAnswer(Result.DONE, "asked for", f"boot-{self.boots}")
 
