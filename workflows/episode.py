@@ -100,6 +100,11 @@ class Episode:
         self.phase = phase
         self.phases.append((phase.value, now))
 
+    def end(self, outcome: Outcome, why: str) -> Outcome:
+        """An outcome with its reason for people."""
+        self.detail = why
+        return outcome
+
     def plan(self) -> tuple[str, ...]:
         """What will happen from here if nothing goes wrong, in the order of the runbook."""
         if self.retiring:

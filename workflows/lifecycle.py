@@ -21,12 +21,10 @@ from workflows.contracts.kube import (
     QuarantineRequest,
     Reading,
 )
-from workflows.contracts.machines import Overrule
 from workflows.contracts.messages import Closing, Command, Opening
 from workflows.episode import HARD, Episode
-from workflows.inbox import Expectation, Inbox, Interruption
+from workflows.inbox import Expectation, Inbox
 from workflows.model.detection.fault import Fault
-from workflows.model.detection.finding import printable
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.policy import DrainWay, Rung
 from workflows.model.remediation.budget import Budget
@@ -34,7 +32,17 @@ from workflows.model.remediation.gate import Judgement, Verdict
 from workflows.model.remediation.ladder import next_rung
 from workflows.model.remediation.marks import Marker, Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
-from workflows.places import free_slot, release, take_place, take_slot
+from workflows.people import (
+    heed,
+    hold,
+    overrule,
+    renew,
+    reopen,
+    stand_aside,
+    wait_for_a_person,
+    why_held,
+)
+from workflows.places import release, take_place, take_slot
 from workflows.proving import HEARSAY, gate, hear, look, prove_and_judge, reboot
 from workflows.runtime import (
     Interrupted,
@@ -49,8 +57,6 @@ from workflows.telling import publish, publish_record
 
 MAX_LAPS = 500
 """Turns of the runbook in one run (interruptions, relapses); past it a person must look."""
-MAX_REASON = 200
-"""Of a person's reason, in characters: it is written into the marker, which is bounded."""
 REOPENED = (Outcome.DISMISSED, Outcome.RETURNED)
 """Outcomes after which a report that came at the last moment is a new lap of the same run."""
 DRAIN_WAYS = {
@@ -64,6 +70,8 @@ DRAIN_WAYS = {
 async def remediate(run: Runtime, opening: Opening) -> Closing:
     """One episode, from its first report to its outcome."""
     episode = Episode(opening, opening.episode, pool=opening.pool, recover=opening.recover)
+    if opening.operator_reason:
+        episode.fault = Fault.OPERATOR
     for _ in range(MAX_LAPS):
         try:
             outcome = await live(run, episode)
@@ -116,16 +124,16 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
 async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
     """Is it still there, and does it last? Timed from our own first sight of it."""
     if episode.recover and episode.marker is None:
-        return end(episode, Outcome.DISMISSED, "the mark that the sweep saw is gone")
+        return episode.end(Outcome.DISMISSED, "the mark that the sweep saw is gone")
     if episode.recover:
         return None
     if reading.machine.closed_outcome:
         renew(run, episode)  # a fault that is there now is another episode than the closed one
     if not episode.pool:
-        return end(episode, Outcome.DISMISSED, "the node is in no pool of the policy")
+        return episode.end(Outcome.DISMISSED, "the node is in no pool of the policy")
     matches = match_rules(reading.node, episode.policy, run.now())
     if not matches:
-        return end(episode, Outcome.DISMISSED, "no rule matches any more")
+        return episode.end(Outcome.DISMISSED, "no rule matches any more")
     blame(run, episode, matches[0])
     if matches[0].immediate:
         return None
@@ -137,7 +145,7 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
         return None
     lasting = match_rules(reading.node, episode.policy, run.now())
     if not lasting:
-        return end(episode, Outcome.DISMISSED, "it recovered by itself before any quarantine")
+        return episode.end(Outcome.DISMISSED, "it recovered by itself before any quarantine")
     blame(run, episode, lasting[0])
     return None
 
@@ -146,12 +154,6 @@ def blame(run: Runtime, episode: Episode, match: RuleMatch) -> None:
     """The episode is about this match; only a worse one interrupts it from now on."""
     episode.blame(match)
     run.inbox.fault = match.fault
-
-
-def end(episode: Episode, outcome: Outcome, why: str) -> Outcome:
-    """An outcome with its reason for people."""
-    episode.detail = why
-    return outcome
 
 
 def has_cleared(inbox: Inbox, match: RuleMatch) -> bool:
@@ -186,7 +188,7 @@ async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
                 raise
             continue  # watch was quicker: its marker is ours
         if done.yielded_to:
-            return end(episode, Outcome.YIELDED, f"left to another healer: {done.yielded_to}")
+            return episode.end(Outcome.YIELDED, f"left to another healer: {done.yielded_to}")
         if done.refused:
             run.inbox.tell(run.now(), f"quarantine refused: {done.refused}")
             run.inbox.grants.pop(Budget.QUARANTINE, None)
@@ -337,68 +339,7 @@ async def give_back(run: Runtime, episode: Episode) -> Outcome | None:
     return None
 
 
-def reopen(run: Runtime, episode: Episode) -> None:
-    """A new report on a node that was given back: from the top, as an episode of its own id.
-
-    What was tried stays tried: a relapse goes one rung up.
-    """
-    inbox = run.inbox
-    inbox.tell(run.now(), "reported again")
-    renew(run, episode)
-    episode.match, episode.marker = None, None
-    episode.drained, episode.recover, episode.overruled = False, False, None
-    inbox.heeding = True
-    inbox.fault = Fault.OPERATOR
-    if episode.phase is Phase.CLOSED:
-        episode.phase = Phase.SUSPECT
-
-
-def renew(run: Runtime, episode: Episode) -> None:
-    """Another id: the one that watch reported, or one made from the run's first."""
-    inbox = run.inbox
-    episode.laps += 1
-    reported = inbox.report.episode if inbox.report else ""
-    if not reported or reported == episode.id:
-        reported = f"{episode.opening.episode}-{episode.laps}"
-    if reported not in inbox.episodes:
-        inbox.episodes.append(reported)
-    episode.id = reported
-
-
 # ---------------------------------------------------------------- people
-
-
-async def hold(run: Runtime, episode: Episode, why: str, rung: Rung | None) -> Command:
-    """Keeps the quarantine, frees the slot, says what it waits for, reminds; a person answers."""
-    if episode.owns(episode.marker):
-        await free_slot(run, episode)
-    episode.questions += 1
-    run.inbox.question = f"{episode.id}-q{episode.questions}"
-    approve = f"approve = {rung.value}" if rung else "approve = nothing is left to approve"
-    asks = (
-        f"Question {run.inbox.question}. resume = the gate again; {approve}; "
-        "deny = stay held; retire = drain and hand over"
-    )
-    try:
-        while True:
-            held = episode.record(run.now(), why, held=True)
-            await publish_record(run, episode, held, "held", asks)
-            reminder = timedelta(seconds=episode.policy.timing.reminder_s)
-            while await run.wait(lambda inbox: bool(inbox.answers), reminder):
-                command = run.inbox.take_answer()
-                if command is Command.RESUME or (command is Command.APPROVE and rung):
-                    await publish(run, episode, f"{command} by a person", "go on")
-                    return command
-                run.inbox.tell(run.now(), f"{command}: stays held")
-    finally:
-        run.inbox.question = ""
-
-
-def why_held(verdict: Judgement | None) -> str:
-    """One line for people: what stands between this node and its return."""
-    if verdict is None:
-        return "nothing more is allowed"
-    return f"{verdict.verdict}: " + "; ".join(verdict.reasons[:4])
 
 
 async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
@@ -424,83 +365,6 @@ async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
     episode.actions.append("hand over")
     episode.detail = f"handed over: {episode.retiring}"
     return Outcome.RETIRED
-
-
-def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
-    """What an interruption changes; the next pass then starts by reading the world."""
-    inbox = run.inbox
-    if interruption.reason is Interruption.RETIRE and inbox.retire:
-        by, why = printable(inbox.retire.by, 64), printable(inbox.retire.reason, MAX_REASON)
-        episode.retiring = f"{by}: {why or 'no reason given'}"
-        episode.overruled, inbox.retire = None, None
-    elif interruption.reason is Interruption.OVERRULED:
-        overrule(run, episode, "somebody removed the marker or the cordon")
-    elif interruption.reason is Interruption.GONE:
-        inbox.facts = None  # the next read says whether it is true
-    elif interruption.reason is Interruption.WORSE:
-        episode.overruled = None
-        hear(run, episode)
-
-
-def overrule(run: Runtime, episode: Episode, why: str) -> None:
-    """A person undid the quarantine: it stays undone, and the episode waits for them."""
-    run.inbox.expectation = None
-    match, facts = episode.match, run.inbox.facts
-    boot = match.boot_id if match else (facts.boot_id if facts else "")
-    episode.detail = why
-    episode.overruled = Overrule(
-        episode.fault.value, match.devices if match else (), boot, run.now()
-    )
-
-
-async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
-    """Overruled: nothing is done until a person resumes or retires.
-
-    Or the node boots anew, or something is reported that the person did not see.
-    """
-    if episode.machine is not None and episode.machine.closed_outcome:
-        return end(episode, Outcome.YIELDED, f"closed before as {episode.machine.closed_outcome}")
-    for budget in (Budget.DISRUPTION, Budget.QUARANTINE):
-        await release(run, episode, budget)
-    boot = episode.overruled.boot_id if episode.overruled else ""
-    episode.questions += 1
-    inbox = run.inbox
-    inbox.question = f"{episode.id}-q{episode.questions}"
-    record = episode.record(run.now(), f"overruled: {episode.detail}", held=True)
-    asks = (
-        f"Question {inbox.question}. resume = look again and go on; retire = drain and hand "
-        "over; no answer = it stays as you left it until the next boot"
-    )
-    overruled = replace(record, overruled=episode.overruled)
-    await publish_record(run, episode, overruled, "held", asks)
-    if episode.owns(episode.marker):  # a marker without a cordon is a mark nobody needs
-        await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
-        episode.marker = None
-    await run.wait(lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None)
-    inbox.question = ""
-    command = inbox.take_answer()
-    if command in (Command.DENY, Command.APPROVE):
-        return None
-    if command is None and not inbox.fresh:
-        return end(episode, Outcome.YIELDED, "a person took over; the node has booted since")
-    again = replace(episode.record(run.now(), "looked at again"), resumed=command is not None)
-    reopen(run, episode)
-    episode.phase = Phase.SUSPECT
-    await publish_record(run, episode, again, "look again")
-    return None
-
-
-def has_another_boot(inbox: Inbox, boot: str) -> bool:
-    """True if the node has booted since `boot`."""
-    return inbox.facts is not None and bool(boot) and inbox.facts.boot_id not in ("", boot)
-
-
-async def wait_for_a_person(run: Runtime, episode: Episode) -> Outcome | None:
-    """A step cannot be carried out as asked: fail-stop, the node stays as it is."""
-    why, episode.stuck = episode.stuck, ""
-    run.inbox.tell(run.now(), f"stuck: {why}")
-    await hold(run, episode, why, None)
-    return None
 
 
 # ---------------------------------------------------------------- closing

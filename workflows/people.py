@@ -1,0 +1,165 @@
+"""People in an episode: held, overruled, interrupted, and opened again.
+
+Owns what the runbook does when the next word is a person's (or watch's): hold and ask, stand aside
+after an overruling, and go on under a new id. Called by the runbook; nothing here repairs.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from workflows.contracts.kube import GIVE_BACK, GiveBackRequest
+from workflows.contracts.machines import Overrule
+from workflows.contracts.messages import Command
+from workflows.episode import Episode
+from workflows.inbox import Inbox, Interruption
+from workflows.model.detection.fault import Fault
+from workflows.model.detection.finding import printable
+from workflows.model.policy import Rung
+from workflows.model.remediation.budget import Budget
+from workflows.model.remediation.gate import Judgement
+from workflows.model.remediation.phase import Outcome, Phase
+from workflows.places import free_slot, release
+from workflows.proving import hear
+from workflows.runtime import Interrupted, Runtime
+from workflows.telling import publish, publish_record
+
+MAX_REASON = 200
+"""Of a person's reason, in characters: it is written into the marker, which is bounded."""
+
+
+async def hold(run: Runtime, episode: Episode, why: str, rung: Rung | None) -> Command:
+    """Keeps the quarantine, frees the slot, says what it waits for, reminds; a person answers."""
+    if episode.owns(episode.marker):
+        await free_slot(run, episode)
+    episode.questions += 1
+    run.inbox.question = f"{episode.id}-q{episode.questions}"
+    approve = f"approve = {rung.value}" if rung else "approve = nothing is left to approve"
+    asks = (
+        f"Question {run.inbox.question}. resume = the gate again; {approve}; "
+        "deny = stay held; retire = drain and hand over"
+    )
+    try:
+        while True:
+            held = episode.record(run.now(), why, held=True)
+            await publish_record(run, episode, held, "held", asks)
+            reminder = timedelta(seconds=episode.policy.timing.reminder_s)
+            while await run.wait(lambda inbox: bool(inbox.answers), reminder):
+                command = run.inbox.take_answer()
+                if command is Command.RESUME or (command is Command.APPROVE and rung):
+                    await publish(run, episode, f"{command} by a person", "go on")
+                    return command
+                run.inbox.tell(run.now(), f"{command}: stays held")
+    finally:
+        run.inbox.question = ""
+
+
+def why_held(verdict: Judgement | None) -> str:
+    """One line for people: what stands between this node and its return."""
+    if verdict is None:
+        return "nothing more is allowed"
+    return f"{verdict.verdict}: " + "; ".join(verdict.reasons[:4])
+
+
+async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
+    """Overruled: nothing is done until a person resumes or retires.
+
+    Or the node boots anew, or something is reported that the person did not see.
+    """
+    if episode.machine is not None and episode.machine.closed_outcome:
+        return episode.end(Outcome.YIELDED, f"closed before as {episode.machine.closed_outcome}")
+    for budget in (Budget.DISRUPTION, Budget.QUARANTINE):
+        await release(run, episode, budget)
+    boot = episode.overruled.boot_id if episode.overruled else ""
+    episode.questions += 1
+    inbox = run.inbox
+    inbox.question = f"{episode.id}-q{episode.questions}"
+    record = episode.record(run.now(), f"overruled: {episode.detail}", held=True)
+    asks = (
+        f"Question {inbox.question}. resume = look again and go on; retire = drain and hand "
+        "over; no answer = it stays as you left it until the next boot"
+    )
+    overruled = replace(record, overruled=episode.overruled)
+    await publish_record(run, episode, overruled, "held", asks)
+    if episode.owns(episode.marker):  # a marker without a cordon is a mark nobody needs
+        await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
+        episode.marker = None
+    await run.wait(lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None)
+    inbox.question = ""
+    command = inbox.take_answer()
+    if command in (Command.DENY, Command.APPROVE):
+        return None
+    if command is None and not inbox.fresh:
+        return episode.end(Outcome.YIELDED, "a person took over; the node has booted since")
+    again = replace(episode.record(run.now(), "looked at again"), resumed=command is not None)
+    reopen(run, episode)
+    episode.phase = Phase.SUSPECT
+    await publish_record(run, episode, again, "look again")
+    return None
+
+
+def has_another_boot(inbox: Inbox, boot: str) -> bool:
+    """True if the node has booted since `boot`."""
+    return inbox.facts is not None and bool(boot) and inbox.facts.boot_id not in ("", boot)
+
+
+async def wait_for_a_person(run: Runtime, episode: Episode) -> Outcome | None:
+    """A step cannot be carried out as asked: fail-stop, the node stays as it is."""
+    why, episode.stuck = episode.stuck, ""
+    run.inbox.tell(run.now(), f"stuck: {why}")
+    await hold(run, episode, why, None)
+    return None
+
+
+def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
+    """What an interruption changes; the next pass then starts by reading the world."""
+    inbox = run.inbox
+    if interruption.reason is Interruption.RETIRE and inbox.retire:
+        by, why = printable(inbox.retire.by, 64), printable(inbox.retire.reason, MAX_REASON)
+        episode.retiring = f"{by}: {why or 'no reason given'}"
+        episode.overruled, inbox.retire = None, None
+    elif interruption.reason is Interruption.OVERRULED:
+        overrule(run, episode, "somebody removed the marker or the cordon")
+    elif interruption.reason is Interruption.GONE:
+        inbox.facts = None  # the next read says whether it is true
+    elif interruption.reason is Interruption.WORSE:
+        episode.overruled = None
+        hear(run, episode)
+
+
+def overrule(run: Runtime, episode: Episode, why: str) -> None:
+    """A person undid the quarantine: it stays undone, and the episode waits for them."""
+    run.inbox.expectation = None
+    match, facts = episode.match, run.inbox.facts
+    boot = match.boot_id if match else (facts.boot_id if facts else "")
+    episode.detail = why
+    episode.overruled = Overrule(
+        episode.fault.value, match.devices if match else (), boot, run.now()
+    )
+
+
+def reopen(run: Runtime, episode: Episode) -> None:
+    """A new report on a node that was given back: from the top, as an episode of its own id.
+
+    What was tried stays tried: a relapse goes one rung up.
+    """
+    inbox = run.inbox
+    inbox.tell(run.now(), "reported again")
+    renew(run, episode)
+    episode.match, episode.marker = None, None
+    episode.drained, episode.recover, episode.overruled = False, False, None
+    inbox.heeding = True
+    inbox.fault = Fault.OPERATOR
+    if episode.phase is Phase.CLOSED:
+        episode.phase = Phase.SUSPECT
+
+
+def renew(run: Runtime, episode: Episode) -> None:
+    """Another id: the one that watch reported, or one made from the run's first."""
+    inbox = run.inbox
+    episode.laps += 1
+    reported = inbox.report.episode if inbox.report else ""
+    if not reported or reported == episode.id:
+        reported = f"{episode.opening.episode}-{episode.laps}"
+    if reported not in inbox.episodes:
+        inbox.episodes.append(reported)
+    episode.id = reported
