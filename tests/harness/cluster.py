@@ -52,8 +52,10 @@ class Cluster:
 
     def machine_of(self, node: str) -> JsonObject | None:
         """The record of the machine that a Node is now; None = there is none yet."""
+        wanted = {"name": node, "uid": self.node(node).uid}
         for machine in self.machines():
-            if ((machine.get("spec") or {}).get("node") or {}).get("name") == node:
+            known = (machine.get("spec") or {}).get("node") or {}
+            if {key: known.get(key) for key in wanted} == wanted:
                 return machine
         return None
 

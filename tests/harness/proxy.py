@@ -14,7 +14,8 @@ The faults themselves are in `tests.harness.proxy_faults`. How to use it:
         assert rule.wait_fired(10)
 
 `method` is a regular expression for the HTTP method, where a watch counts as "WATCH" and not as
-"GET"; `path` is searched for in path and query ("/api/v1/nodes?limit=500"). A rule fires from its
+"GET"; `path` is searched for in path and query ("/api/v1/nodes?limit=500"), `body` in what is sent
+(so that a rule for a create can be for one node). A rule fires from its
 `nth` match on, `times` times (None: until removed). Of several rules that match, the oldest fires.
 `proxy.seen()` is every request so far, to run a fault at each call of an episode. `refuse()` and
 `accept()` take the server off the network and back; `cut()` resets all connections;
@@ -68,6 +69,7 @@ _HOP_BY_HOP = {
     "upgrade",
 }
 _CALL_S = 10.0
+BODY_LIMIT = 16 * 1024
 _FRAME_LIMIT_BYTES = 16 * 1024 * 1024
 T = TypeVar("T")
 
@@ -81,6 +83,7 @@ class Seen:
         method: of HTTP, or "WATCH".
         path: path and query.
         agent: the caller's User-Agent.
+        body: what was sent, its first BODY_LIMIT characters.
         fault: name of the fault that was done to it; None if it was passed on.
     """
 
@@ -88,6 +91,7 @@ class Seen:
     method: str
     path: str
     agent: str
+    body: str
     fault: str | None
 
 
@@ -98,6 +102,7 @@ class Rule:
     fault: Fault
     method: re.Pattern[str]
     path: re.Pattern[str]
+    body: re.Pattern[str]
     nth: int
     times: int | None
     matched: int = 0
@@ -105,9 +110,11 @@ class Rule:
     is_removed: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def claims(self, method: str, path: str) -> bool:
+    def claims(self, method: str, path: str, body: str) -> bool:
         """True if the request is this rule's; counts it."""
         if self.is_removed or not (self.method.fullmatch(method) and self.path.search(path)):
+            return False
+        if not self.body.search(body):
             return False
         with self._changed:
             self.matched += 1
@@ -195,11 +202,12 @@ class FaultProxy:
         *,
         method: str = ".*",
         path: str = "",
+        body: str = "",
         nth: int = 1,
         times: int | None = 1,
     ) -> Rule:
         """Do `fault` to the requests that match; see the module."""
-        rule = Rule(fault, re.compile(method), re.compile(path), nth, times)
+        rule = Rule(fault, re.compile(method), re.compile(path), re.compile(body), nth, times)
         self._rules.append(rule)
         return rule
 
@@ -311,12 +319,13 @@ class FaultProxy:
         query = request.rel_url.query
         is_watch = request.method == "GET" and query.get("watch") in ("true", "1")
         method = "WATCH" if is_watch else request.method
-        rule = next((rule for rule in list(self._rules) if rule.claims(method, path)), None)
+        body = await request.read()
+        text = body[:BODY_LIMIT].decode("utf-8", "replace")
+        rule = next((rule for rule in list(self._rules) if rule.claims(method, path, text)), None)
         fault = None if rule is None else rule.fault
         agent = request.headers.get("User-Agent", "")
         name = None if fault is None else type(fault).__name__
-        self._seen.append(Seen(time(), method, path, agent, name))
-        body = await request.read()
+        self._seen.append(Seen(time(), method, path, agent, text, name))
         if isinstance(fault, Delay):
             await asyncio.sleep(fault.seconds)
         if isinstance(fault, Answer | Hang | Drop) and not fault.forwarded:
