@@ -166,8 +166,16 @@ def demo(
 
 
 @app.command()
-def worker() -> None:
-    """Run the Temporal worker (a process; set by FLEETMEND_* variables, see workers/control)."""
+def worker(
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Only list the variables that set it up.")
+    ] = False,
+) -> None:
+    """Run the Temporal worker, a process that is set up by variables (see --settings)."""
+    if settings:
+        from workers.cli.settings import show_worker_settings
+
+        _run(show_worker_settings, as_json=False)
     from workers.control.process import main as body
 
     sys.exit(body())

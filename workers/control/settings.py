@@ -23,7 +23,7 @@ class SettingsError(ValueError):
 class WorkerSettings(BaseModel):
     """One worker process. Each field is set by FLEETMEND_ and its name in capitals."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     cluster: str = Field("", pattern=CLUSTER_PATTERN, validate_default=True)
     """Name of the cluster, part of workflow ids; the same for watch, worker and commands. It has
@@ -78,3 +78,15 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> WorkerSettings
                 for item in error.errors()
             )
         ) from error
+
+
+def describe_settings() -> list[tuple[str, str, str]]:
+    """Variable, default and meaning of each setting, for people."""
+    return [
+        (
+            PREFIX + name.upper(),
+            "(none)" if field.default == "" else str(field.default),
+            " ".join((field.description or "").split()),
+        )
+        for name, field in WorkerSettings.model_fields.items()
+    ]

@@ -232,7 +232,8 @@ def _judge_node(
         writes=counts.writes.get(part.node, 0),
         evictions=evicted,
     )
-    found = Findings(wrongs(evidence), evidence.boots, evicted)
+    cordoned = counts.cordoned.get(part.node)
+    found = Findings(wrongs(evidence), evidence.boots, evicted, cordoned)
     befell = course.befell.get(part.node, datetime.now(UTC))
     ui = course.scene.address.temporal_ui_url
     return node_report(part, chronicle, befell, found, ui)

@@ -7,6 +7,7 @@ server's state and its audit log, and the machines' own count of boots; never a 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,6 +88,7 @@ def read_audit(path: Path, offset: int) -> "AuditCounts":
     """What watch and worker did to each node since `offset` of the audit log."""
     writes: dict[str, int] = {}
     evictions: dict[str, int] = {}
+    cordoned: dict[str, datetime] = {}
     with path.open("rb") as log:
         log.seek(offset)
         for line in log:
@@ -97,18 +99,21 @@ def read_audit(path: Path, offset: int) -> "AuditCounts":
             if ref.get("resource") == "nodes":
                 name = str(ref.get("name", ""))
                 writes[name] = writes.get(name, 0) + 1
+                if ((event.get("requestObject") or {}).get("spec") or {}).get("unschedulable"):
+                    cordoned.setdefault(name, datetime.fromisoformat(event["stageTimestamp"]))
             elif ref.get("subresource") == "eviction":
                 pod = str(ref.get("name", ""))
                 evictions[pod] = evictions.get(pod, 0) + 1
-    return AuditCounts(writes, evictions)
+    return AuditCounts(writes, evictions, cordoned)
 
 
 @dataclass(frozen=True)
 class AuditCounts:
-    """Successful writes by Node name, and evictions by pod name."""
+    """Successful writes and the first cordon by Node name, and evictions by pod name."""
 
     writes: Mapping[str, int]
     evictions: Mapping[str, int]
+    cordoned: Mapping[str, datetime]
 
 
 def _is_deed(event: Mapping[str, Any]) -> bool:

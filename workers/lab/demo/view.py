@@ -167,6 +167,8 @@ def node_report(
     """One node's part of the report."""
     ended = Ending.UNTOUCHED.value
     phases: list[tuple[str, float]] = []
+    if found.cordoned is not None:
+        phases.append(("cordoned", round((found.cordoned - befell).total_seconds(), 2)))
     if chronicle is not None:
         ended = Ending.HELD.value if chronicle.is_held else chronicle.outcome
         for seen in chronicle.phases:
@@ -196,6 +198,7 @@ class Findings:
     wrongs: Sequence[str]
     boots: int
     evictions: int
+    cordoned: datetime | None
 
 
 def history_url(ui: str, chronicle: Chronicle) -> str:
