@@ -4,27 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from tests.workflows.world import NODE, Run, World, report_of, word
-from workflows.contracts.messages import Command, Opening
-from workflows.memory_runtime import Deadlocked
+from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started, word
+from workflows.contracts.messages import Command
+from workflows.memory_runtime import START
 from workflows.model.policy import FaultPolicy, StepOptions
 from workflows.model.remediation.marks import Marker, Quarantine
-from workflows.memory_runtime import START
-
-
-def lost_gpu(**more: object) -> World:
-    """A node that lost a GPU, quarantined by watch's reflex as ep-1."""
-    world = World(**more)  # type: ignore[arg-type]  # keyword tables of tests
-    world.fail("GPUHealthy", "GpuLost")
-    world.marker = Marker("ep-1", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
-    world.unschedulable = True
-    return world
-
-
-def started(world: World, opening: Opening | None = None) -> Run:
-    run = Run(world) if opening is None else Run(world, opening)
-    run.inbox.take_report(report_of(world, run.opening.episode), START)
-    return run
 
 
 def test_a_lost_gpu_is_rebooted_validated_and_returned() -> None:
@@ -199,26 +183,6 @@ def test_a_cordon_removed_in_any_step_stays_removed(index: int) -> None:
     assert closing.outcome in ("yielded", "returned")
 
 
-def test_resume_after_an_overruling_quarantines_and_repairs_again() -> None:
-    world = lost_gpu(blocked=True)
-    run = started(world)
-
-    def overrule(inbox: object, now: object) -> None:
-        world.unschedulable, world.marker = False, None
-        world.touch()
-
-    def resume(inbox: object, now: object) -> None:
-        world.blocked = False
-        run.inbox.take_command(Command.RESUME, word(), run.runtime.now())
-
-    run.say(timedelta(hours=1), overrule)
-    run.say(timedelta(hours=2), resume)
-    closing = run.finish()
-    assert closing.outcome == "returned"
-    assert world.boots == 1
-    assert "quarantine" in run.steps
-
-
 def test_a_finding_at_the_close_opens_the_episode_again() -> None:
     world = lost_gpu()
     run = started(world)
@@ -274,92 +238,6 @@ def test_a_worse_finding_in_the_wait_changes_the_class_and_repairs() -> None:
     assert world.boots == 1
 
 
-def test_the_sweeps_episode_only_diagnoses_and_gates() -> None:
-    world = lost_gpu()
-    world.marker = Marker("dead", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
-    run = Run(world, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
-    run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
-    run.say(timedelta(hours=12), lambda inbox, now: world.touch())
-    closing = run.finish()
-    assert closing.outcome == "retired"
-    assert world.boots == 0
-    healthy = World()
-    healthy.marker = world.marker.__class__(
-        "dead", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX
-    )
-    healthy.unschedulable = True
-    run = Run(healthy, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
-    assert run.finish().outcome == "returned"
-    assert healthy.boots == 0
-    assert not healthy.unschedulable
-
-
-def test_a_run_of_a_restored_backup_whose_episode_was_closed_does_nothing() -> None:
-    world = lost_gpu()
-    run = started(world)
-
-    def restored() -> None:
-        world.closed_outcome, world.marker, world.unschedulable = "returned", None, False
-
-    world.hooks["drain"] = restored
-    assert run.finish().outcome == "yielded"
-    assert world.marker is None
-    assert world.boots == 0
-
-
-def test_a_fault_under_the_id_of_a_closed_episode_is_another_episode() -> None:
-    world = World(closed_outcome="dismissed")
-    world.fail("GPUHealthy", "GpuLost")
-    run = started(world)
-    assert run.finish().outcome == "returned"
-    assert world.boots == 1
-
-
-def test_a_message_for_another_episode_is_recorded_and_ignored() -> None:
-    world = lost_gpu()
-    run = started(world)
-    run.say(
-        timedelta(seconds=5),
-        lambda inbox, now: inbox.take_command(Command.RETIRE, word(episode="old"), now),
-    )
-    assert run.finish().outcome == "returned"
-    assert any("ignored retire" in line for line in run.inbox.story)
-
-
-def test_an_expired_message_is_ignored() -> None:
-    world = lost_gpu()
-    run = started(world)
-    run.say(
-        timedelta(seconds=5),
-        lambda inbox, now: inbox.take_command(
-            Command.RETIRE, word(expires=START + timedelta(seconds=1)), now
-        ),
-    )
-    assert run.finish().outcome == "returned"
-
-
-def test_retire_while_paused_lifts_the_pause() -> None:
-    world = lost_gpu()
-    run = started(world)
-    run.say(timedelta(0), lambda inbox, now: inbox.take_command(Command.PAUSE, word("p"), now))
-    run.say(
-        timedelta(hours=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word("r"), now)
-    )
-    run.inbox.take_command(Command.PAUSE, word("p0"), START)
-    assert run.finish().outcome == "retired"
-    assert world.boots == 0
-
-
-def test_a_pause_without_resume_stops_everything() -> None:
-    world = lost_gpu()
-    run = started(world)
-    run.inbox.take_command(Command.PAUSE, word("p0"), START)
-    with pytest.raises(Deadlocked):
-        run.finish()
-    assert world.boots == 0
-    assert "drain" not in run.steps
-
-
 def test_a_soft_class_that_recovered_after_its_quarantine_is_only_gated() -> None:
     world = World(policy=World().policy.model_copy(update={}))
     world.fail("InterconnectHealthy", "Interconnect")
@@ -391,20 +269,6 @@ def test_without_a_baseline_the_gate_cannot_tell_and_the_node_is_held() -> None:
     assert any("no baseline" in line for line in run.inbox.story)
 
 
-def test_an_operators_retire_drains_and_hands_over() -> None:
-    world = World()
-    run = Run(
-        world,
-        Opening(NODE, "test", "ep-1", "training", "alice", operator_reason="replace a fan"),
-    )
-    run.inbox.take_command(Command.RETIRE, word(episode="ep-1"), START)
-    closing = run.finish()
-    assert closing.outcome == "retired"
-    assert world.pods == 0
-    assert world.marker is not None
-    assert world.marker.quarantine is Quarantine.OPERATOR
-
-
 def test_finish_work_waits_first_and_then_evicts() -> None:
     world = World()
     world.fail("NetworkHealthy", "Network")
@@ -415,54 +279,6 @@ def test_finish_work_waits_first_and_then_evicts() -> None:
     drains = [request.way for name, request in run.runtime.steps if name == "drain"]
     assert drains == ["finish-work"]
     assert FaultPolicy().drain == "now"
-
-
-def test_a_cordon_lifted_under_our_marker_takes_the_marker_off_and_resume_starts_anew() -> None:
-    world = lost_gpu(blocked=True)
-    run = started(world)
-
-    def uncordon(inbox: object, now: object) -> None:
-        world.unschedulable = False
-        world.touch()
-
-    def resume(inbox: object, now: object) -> None:
-        assert world.marker is None
-        assert not world.unschedulable
-        world.blocked = False
-        run.inbox.take_command(Command.RESUME, word(), run.runtime.now())
-
-    run.say(timedelta(hours=1), uncordon)
-    run.say(timedelta(hours=2), resume)
-    closing = run.finish()
-    assert closing.outcome == "returned", run.inbox.story
-    assert world.boots == 1
-
-
-def test_a_marker_of_watch_that_comes_before_its_report_is_waited_for() -> None:
-    world = World()
-    world.fail("InterconnectHealthy", "Interconnect")
-    run = started(world)
-
-    def watch_was_quicker() -> None:
-        world.fail("GPUHealthy", "GpuLost")
-        world.marker = Marker("ep-2", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
-        world.unschedulable = True
-        late = run.runtime.now() - START + timedelta(seconds=5)
-        run.say(late, lambda inbox, now: inbox.take_report(report_of(world, "ep-2", now), now))
-
-    world.hooks["quarantine"] = watch_was_quicker
-    closing = run.finish()
-    assert closing.outcome == "returned", run.inbox.story
-    assert world.boots == 1
-    assert not world.unschedulable
-
-
-def test_the_sweeps_episode_marks_no_node_whose_mark_is_gone() -> None:
-    world = World()
-    run = Run(world, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
-    assert run.finish().outcome == "dismissed"
-    assert world.marker is None
-    assert not world.unschedulable
 
 
 def test_a_fault_reported_between_the_gate_and_the_return_is_judged_before_it() -> None:

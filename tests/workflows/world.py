@@ -4,6 +4,7 @@ Owns a Node's truth (conditions, boot, marker, pods) and answers contracts as th
 the same functions of `workflows.model`. It imitates no API: those tests run on the real one.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -12,8 +13,8 @@ from typing import Any
 from workflows.contracts.guard import Asked
 from workflows.contracts.kube import (
     Drained,
-    Marked,
     MachineMemory,
+    Marked,
     Opened,
     Permitted,
     Quarantined,
@@ -25,6 +26,7 @@ from workflows.contracts.node_tasks import NodeTaskRequest, Result, TaskAnswer
 from workflows.inbox import Inbox
 from workflows.lifecycle import remediate
 from workflows.memory_runtime import START, MemoryRuntime, StillWaiting
+from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
@@ -34,6 +36,7 @@ from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import (
     EPISODE,
     Marker,
+    Quarantine,
     Slot,
     entry_marker,
     marker_of,
@@ -67,7 +70,9 @@ class World:
     bad: dict[str, tuple[str, str]] = field(default_factory=dict)
     gone: bool = False
     taints: tuple[str, ...] = ()
-    baseline: Baseline | None = Baseline(GPUS, (("nvidia.com/gpu", 8),), START)
+    baseline: Baseline | None = field(
+        default_factory=lambda: Baseline(GPUS, (("nvidia.com/gpu", 8),), START)
+    )
     pods: int = 3
     blocked: bool = False
     closed_outcome: str = ""
@@ -103,7 +108,10 @@ class World:
     def view(self, now: datetime) -> NodeView:
         """The Node as a read shows it."""
         self.cool(now)
-        annotations = {} if self.marker is None else {EPISODE: self.marker.encode()}
+        report = {"v": 1, "boot": f"boot-{self.boots}", "findings": []}
+        annotations = {FINDINGS_ANNOTATION: json.dumps(report)}
+        if self.marker is not None:
+            annotations[EPISODE] = self.marker.encode()
         conditions = {}
         for name in GOOD:
             status, reason = self.bad.get(name, ("True", "Healthy"))
@@ -288,7 +296,9 @@ class Run:
     """One episode in memory: `start` then `finish`."""
 
     world: World
-    opening: Opening = Opening(NODE, "test", "ep-1", "training", "watch")
+    opening: Opening = field(
+        default_factory=lambda: Opening(NODE, "test", "ep-1", "training", "watch")
+    )
     step_takes: timedelta = timedelta(seconds=1)
     runtime: MemoryRuntime = field(init=False)
 
@@ -313,3 +323,19 @@ class Run:
     def say(self, moment: timedelta, action: Callable[[Inbox, datetime], None]) -> None:
         """Something reaches the inbox at that moment."""
         self.runtime.at(moment, lambda: action(self.inbox, self.runtime.now()))
+
+
+def lost_gpu(**more: object) -> World:
+    """A node that lost a GPU, quarantined by watch's reflex as ep-1."""
+    world = World(**more)  # type: ignore[arg-type]  # keyword tables of tests
+    world.fail("GPUHealthy", "GpuLost")
+    world.marker = Marker("ep-1", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
+    world.unschedulable = True
+    return world
+
+
+def started(world: World, opening: Opening | None = None) -> Run:
+    """A run that watch has reported the node to."""
+    run = Run(world) if opening is None else Run(world, opening)
+    run.inbox.take_report(report_of(world, run.opening.episode), START)
+    return run

@@ -174,9 +174,12 @@ def test_devices_come_from_findings_of_the_same_fault() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[" * 9000, '{"v":1}'], ids=["none", "cut", "deep", "empty"]
 )
-def test_unreadable_findings_hide_no_condition(text: str) -> None:
-    view = node(conditions={"GPUHealthy": LOST}, annotations={FINDINGS_ANNOTATION: text})
-    assert matched(view) == ["gpu-lost"]
+def test_a_condition_whose_boot_nobody_can_read_is_unknown_and_never_immediate(text: str) -> None:
+    for status in ("True", "False"):
+        bad = replace(LOST, status=status)
+        view = node(conditions={"GPUHealthy": bad}, annotations={FINDINGS_ANNOTATION: text})
+        assert matched(view) == ["gpu-silent"]
+        assert not only(view).immediate
 
 
 def test_what_a_node_wrote_is_escaped() -> None:

@@ -92,8 +92,8 @@ def effective_status(
     """The status a condition has for us: its own, or `Stale`.
 
     An agent's condition is Stale when it is absent from a Node older than `oldest`, not refreshed
-    since `oldest`, or was written in another boot than the node's present one (a node without a
-    boot id cannot tell: Stale). Absent from a young Node it is nothing yet: "".
+    since `oldest`, or not known to be written in the node's present boot (another boot's report, an
+    unreadable one, or a node without a boot id: cannot tell). Absent from a young Node it is nothing yet: "".
     """
     condition = node.conditions.get(condition_type)
     if condition_type not in AGENT_CONDITIONS:
@@ -102,7 +102,7 @@ def effective_status(
         return STALE if node.created < oldest else ""
     if condition.heartbeat < oldest:
         return STALE
-    if not node.boot_id or (reported_boot and reported_boot != node.boot_id):
+    if not node.boot_id or reported_boot != node.boot_id:
         return STALE
     return condition.status
 

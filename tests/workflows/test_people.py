@@ -1,0 +1,178 @@
+"""People and other owners in the runbook, in memory: messages, overrulings, the sweep."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started, word
+from workflows.contracts.messages import Command, Opening
+from workflows.memory_runtime import START, Deadlocked
+from workflows.model.remediation.marks import Marker, Quarantine
+
+
+def test_resume_after_an_overruling_quarantines_and_repairs_again() -> None:
+    world = lost_gpu(blocked=True)
+    run = started(world)
+
+    def overrule(inbox: object, now: object) -> None:
+        world.unschedulable, world.marker = False, None
+        world.touch()
+
+    def resume(inbox: object, now: object) -> None:
+        world.blocked = False
+        run.inbox.take_command(Command.RESUME, word(), run.runtime.now())
+
+    run.say(timedelta(hours=1), overrule)
+    run.say(timedelta(hours=2), resume)
+    closing = run.finish()
+    assert closing.outcome == "returned"
+    assert world.boots == 1
+    assert "quarantine" in run.steps
+
+
+def test_the_sweeps_episode_only_diagnoses_and_gates() -> None:
+    world = lost_gpu()
+    world.marker = Marker("dead", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
+    run = Run(world, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
+    run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    run.say(timedelta(hours=12), lambda inbox, now: world.touch())
+    closing = run.finish()
+    assert closing.outcome == "retired"
+    assert world.boots == 0
+    healthy = World()
+    healthy.marker = world.marker.__class__(
+        "dead", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX
+    )
+    healthy.unschedulable = True
+    run = Run(healthy, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
+    assert run.finish().outcome == "returned"
+    assert healthy.boots == 0
+    assert not healthy.unschedulable
+
+
+def test_a_run_of_a_restored_backup_whose_episode_was_closed_does_nothing() -> None:
+    world = lost_gpu()
+    run = started(world)
+
+    def restored() -> None:
+        world.closed_outcome, world.marker, world.unschedulable = "returned", None, False
+
+    world.hooks["drain"] = restored
+    assert run.finish().outcome == "yielded"
+    assert world.marker is None
+    assert world.boots == 0
+
+
+def test_a_fault_under_the_id_of_a_closed_episode_is_another_episode() -> None:
+    world = World(closed_outcome="dismissed")
+    world.fail("GPUHealthy", "GpuLost")
+    run = started(world)
+    assert run.finish().outcome == "returned"
+    assert world.boots == 1
+
+
+def test_a_message_for_another_episode_is_recorded_and_ignored() -> None:
+    world = lost_gpu()
+    run = started(world)
+    run.say(
+        timedelta(seconds=5),
+        lambda inbox, now: inbox.take_command(Command.RETIRE, word(episode="old"), now),
+    )
+    assert run.finish().outcome == "returned"
+    assert any("ignored retire" in line for line in run.inbox.story)
+
+
+def test_an_expired_message_is_ignored() -> None:
+    world = lost_gpu()
+    run = started(world)
+    run.say(
+        timedelta(seconds=5),
+        lambda inbox, now: inbox.take_command(
+            Command.RETIRE, word(expires=START + timedelta(seconds=1)), now
+        ),
+    )
+    assert run.finish().outcome == "returned"
+
+
+def test_retire_while_paused_lifts_the_pause() -> None:
+    world = lost_gpu()
+    run = started(world)
+    run.say(timedelta(0), lambda inbox, now: inbox.take_command(Command.PAUSE, word("p"), now))
+    run.say(
+        timedelta(hours=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word("r"), now)
+    )
+    run.inbox.take_command(Command.PAUSE, word("p0"), START)
+    assert run.finish().outcome == "retired"
+    assert world.boots == 0
+
+
+def test_a_pause_without_resume_stops_everything() -> None:
+    world = lost_gpu()
+    run = started(world)
+    run.inbox.take_command(Command.PAUSE, word("p0"), START)
+    with pytest.raises(Deadlocked):
+        run.finish()
+    assert world.boots == 0
+    assert "drain" not in run.steps
+
+
+def test_an_operators_retire_drains_and_hands_over() -> None:
+    world = World()
+    run = Run(
+        world,
+        Opening(NODE, "test", "ep-1", "training", "alice", operator_reason="replace a fan"),
+    )
+    run.inbox.take_command(Command.RETIRE, word(episode="ep-1"), START)
+    closing = run.finish()
+    assert closing.outcome == "retired"
+    assert world.pods == 0
+    assert world.marker is not None
+    assert world.marker.quarantine is Quarantine.OPERATOR
+
+
+def test_a_cordon_lifted_under_our_marker_takes_the_marker_off_and_resume_starts_anew() -> None:
+    world = lost_gpu(blocked=True)
+    run = started(world)
+
+    def uncordon(inbox: object, now: object) -> None:
+        world.unschedulable = False
+        world.touch()
+
+    def resume(inbox: object, now: object) -> None:
+        assert world.marker is None
+        assert not world.unschedulable
+        world.blocked = False
+        run.inbox.take_command(Command.RESUME, word(), run.runtime.now())
+
+    run.say(timedelta(hours=1), uncordon)
+    run.say(timedelta(hours=2), resume)
+    closing = run.finish()
+    assert closing.outcome == "returned", run.inbox.story
+    assert world.boots == 1
+
+
+def test_a_marker_of_watch_that_comes_before_its_report_is_waited_for() -> None:
+    world = World()
+    world.fail("InterconnectHealthy", "Interconnect")
+    run = started(world)
+
+    def watch_was_quicker() -> None:
+        world.fail("GPUHealthy", "GpuLost")
+        world.marker = Marker("ep-2", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
+        world.unschedulable = True
+        late = run.runtime.now() - START + timedelta(seconds=5)
+        run.say(late, lambda inbox, now: inbox.take_report(report_of(world, "ep-2", now), now))
+
+    world.hooks["quarantine"] = watch_was_quicker
+    closing = run.finish()
+    assert closing.outcome == "returned", run.inbox.story
+    assert world.boots == 1
+    assert not world.unschedulable
+
+
+def test_the_sweeps_episode_marks_no_node_whose_mark_is_gone() -> None:
+    world = World()
+    run = Run(world, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
+    assert run.finish().outcome == "dismissed"
+    assert world.marker is None
+    assert not world.unschedulable
