@@ -175,12 +175,16 @@ class TemporalPost:
         return True
 
     async def _call(self, make: Callable[[Client], Awaitable[_T]]) -> _T:
+        # Not `wait_for`: in Python 3.11 it swallows a cancellation that meets the answer, and the
+        # process would not end.
         try:
-            client = await asyncio.wait_for(self._connection.client(), DEADLINE_S)
+            async with asyncio.timeout(DEADLINE_S):
+                client = await self._connection.client()
         except TimeoutError:
             raise CutOff("no connection to Temporal yet") from None
         try:
-            answer = await asyncio.wait_for(make(client), DEADLINE_S)
+            async with asyncio.timeout(DEADLINE_S):
+                answer = await make(client)
         except TimeoutError:
             self._connection.note_missed(client)
             raise CutOff(f"Temporal did not answer within {DEADLINE_S:g} s") from None

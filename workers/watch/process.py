@@ -43,6 +43,8 @@ DEAF_S: Final = 180.0
 """Silence of the API server after which /healthz says so: bookmarks come about once a minute."""
 REFLECTOR_BACKOFF: Final = Backoff(first_s=0.25, limit_s=3.0)
 """Short: while the reflector stays away, no fault is seen. Two replicas, three lists each."""
+END_S: Final = 5.0
+"""How long the senders may take to stop."""
 EXIT_OK: Final = 0
 EXIT_BAD_SETTINGS: Final = 2
 
@@ -93,10 +95,11 @@ async def _serve(watch: "Watch", connection: Connection, settings: WatchSettings
     stop = asyncio.create_task(stopping.wait())
     await asyncio.wait((sending, stop), return_when=asyncio.FIRST_COMPLETED)
     connection.close()
-    sending.cancel()
     stop.cancel()
-    with suppress(asyncio.CancelledError):
-        await sending
+    sending.cancel()
+    await asyncio.wait((sending,), timeout=END_S)
+    if sending.done() and not sending.cancelled():
+        sending.result()  # it ended by itself: a bug, and the process says so
 
 
 class Watch:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.processes import Processes
 from tests.harness.proxy import FaultProxy, kubeconfig_through_proxy
 from tests.harness.proxy_faults import GARBAGE_FRAME, Answer, Drop, Fault, Hang
 from tests.harness.waiting import wait_until
@@ -14,9 +15,11 @@ from workers.lab.address import LabAccount, LabAddress
 
 
 @pytest.fixture
-def proxy(lab: LabAddress, tmp_path: Path) -> Iterator[FaultProxy]:
+def proxy(lab: LabAddress, tmp_path: Path, started: Processes) -> Iterator[FaultProxy]:
     with FaultProxy(lab.kubeconfig(LabAccount.ADMIN), tmp_path) as own:
         yield own
+        # While it still has its way to the API server, so that it gives its Lease back.
+        started.end_all()
 
 
 @pytest.fixture
@@ -30,12 +33,12 @@ def behind(lab: LabAddress, proxy: FaultProxy, tmp_path: Path) -> dict[str, str]
     "fault",
     [
         pytest.param(Answer(409), id="conflict"),
-        pytest.param(Answer(500), id="error"),
+        pytest.param(Answer(500), id="error", marks=pytest.mark.long),
         pytest.param(Answer(500, forwarded=True), id="error-though-done"),
-        pytest.param(Answer(200, body=b"<html>"), id="no-json"),
-        pytest.param(Hang(), id="silence"),
+        pytest.param(Answer(200, body=b"<html>"), id="no-json", marks=pytest.mark.long),
+        pytest.param(Hang(), id="silence", marks=pytest.mark.long),
         pytest.param(Hang(forwarded=True), id="silence-though-done"),
-        pytest.param(Drop(), id="reset"),
+        pytest.param(Drop(), id="reset", marks=pytest.mark.long),
         pytest.param(Drop(forwarded=True), id="reset-though-done"),
     ],
 )
