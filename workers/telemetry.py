@@ -70,6 +70,18 @@ def trace_interceptors(environment: Mapping[str, str] = os.environ) -> Sequence[
     return (TracingInterceptor(),)
 
 
+def end_telemetry(environment: Mapping[str, str] = os.environ) -> None:
+    """Send the spans that are still here; for a process that is about to leave."""
+    if not environment.get(OTLP_VARIABLE):
+        return
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        provider.shutdown()
+
+
 def _level(environment: Mapping[str, str]) -> int:
     name = environment.get(LEVEL_VARIABLE, "info").lower()
     if name not in _LEVELS:

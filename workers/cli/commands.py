@@ -177,16 +177,18 @@ def worker(
 
         _run(show_worker_settings, as_json=False)
     from workers.control.process import main as body
+    from workers.leaving import leave
 
-    sys.exit(body())
+    leave(body())
 
 
 @app.command()
 def watch() -> None:
     """Run the watch process, which needs no Temporal (a process; see workers/watch)."""
+    from workers.leaving import leave
     from workers.watch.process import main as body
 
-    sys.exit(body())
+    leave(body())
 
 
 @app.command("node-task")

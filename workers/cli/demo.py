@@ -11,6 +11,7 @@ from workers.lab.demo.run import is_watched, run_demo
 from workers.lab.demo.scene import SceneFailed
 from workers.lab.demo.view import Report
 from workers.lab.kubelet.client import FleetError
+from workers.leaving import leave
 from workers.temporal_connection import TemporalUnreachable
 
 
@@ -35,7 +36,7 @@ def play(*, once: bool, keep: bool, as_json: bool) -> None:
     except (LabError, FleetError, SceneFailed, TemporalUnreachable) as error:
         raise refused(f"the demo did not come about: {error}") from error
     if not passed and as_json:
-        raise SystemExit(int(ExitCode.REFUSED))  # the report says why; a second document would not
+        leave(ExitCode.REFUSED)  # the report says why; a second document would not
     if not passed:
         raise refused("not every node ended as it should; what is wrong stands above")
 

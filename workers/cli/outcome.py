@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 from rich.console import Console
 
-from workers.telemetry import LEVEL_VARIABLE, set_up_telemetry
+from workers.leaving import leave
+from workers.telemetry import LEVEL_VARIABLE, TelemetryError, set_up_telemetry
 
-Value = TypeVar("Value")
+INTERRUPTED: Final = 130
+"""As a shell has it after Ctrl-C: 128 and the signal's number."""
 
 
 class ExitCode(IntEnum):
@@ -58,9 +60,8 @@ def unreachable(message: str) -> CommandError:
 
 def run_command(body: Callable[[], object], *, as_json: bool) -> NoReturn:
     """Run a command's body, and leave the process with its exit code."""
-    # What the modules below log is for processes; a person asks for it by the level.
-    set_up_telemetry("cli", {LEVEL_VARIABLE: "warning", **os.environ})
     try:
+        _set_up_telemetry()
         body()
     except CommandError as error:
         if as_json:
@@ -68,10 +69,18 @@ def run_command(body: Callable[[], object], *, as_json: bool) -> NoReturn:
         Console(stderr=True, highlight=False).print(
             f"error: {error}", markup=False, style="red", soft_wrap=True
         )
-        sys.exit(int(error.code))
+        leave(error.code)
     except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(int(ExitCode.OK))
+        leave(INTERRUPTED)
+    leave(ExitCode.OK)
+
+
+def _set_up_telemetry() -> None:
+    """What the modules below log is for processes; a person asks for it by the level."""
+    try:
+        set_up_telemetry("cli", {LEVEL_VARIABLE: "warning", **os.environ})
+    except TelemetryError as error:
+        raise wrong_usage(str(error)) from error
 
 
 def write_json(value: object) -> None:
