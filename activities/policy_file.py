@@ -19,7 +19,8 @@ import yaml
 from activities.kube import paths
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
-from workflows.model.policy import Policy, PolicyError, read_policy
+from workflows.contracts.options import read_policy_for_steps
+from workflows.model.policy import Policy, PolicyError
 from workflows.model.remediation.permit import FRESH_S
 
 NAMESPACE: Final = "fleetmend"
@@ -112,7 +113,7 @@ class PolicySource:
         if len(text) > MAX_POLICY_BYTES:
             raise PolicyError(f"{origin}: longer than {MAX_POLICY_BYTES} bytes")
         try:
-            return read_policy(yaml.safe_load(text))
+            return read_policy_for_steps(yaml.safe_load(text))
         except yaml.YAMLError as error:
             raise PolicyError(f"{origin}: no valid YAML: {error}") from error
         except PolicyError as error:

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from workflows.contracts import Contract, errors, guard, kube, machines, node_tasks
-from workflows.contracts.options import NOTE_S, OPTIONS, options_of
-from workflows.model.policy import StepOptions
+from workflows.contracts.options import NOTE_S, OPTIONS, options_of, read_policy_for_steps
+from workflows.model.policy import PolicyError, StepOptions
 from workflows.model.remediation.permit import Effect
 
 
@@ -69,3 +69,9 @@ def test_policy_cannot_stretch_a_note_beyond_what_a_fresh_guard_waits_out(
 def test_an_unknown_step_is_a_defect() -> None:
     with pytest.raises(KeyError):
         options_of("drian")
+
+
+def test_a_policy_that_names_no_step_is_refused_by_name() -> None:
+    with pytest.raises(PolicyError, match=r"steps\.drian: no such step; one of .*drain"):
+        read_policy_for_steps({"steps": {"drian": {"heartbeat_s": 5}}})
+    assert read_policy_for_steps({"steps": {"drain": {"heartbeat_s": 5}}}).steps["drain"]

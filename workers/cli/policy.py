@@ -11,7 +11,8 @@ from typing import Final
 import yaml
 
 from workers.cli.outcome import refused, write_json, write_lines
-from workflows.model.policy import Policy, PolicyError, read_policy
+from workflows.contracts.options import read_policy_for_steps
+from workflows.model.policy import Policy, PolicyError
 
 MAX_POLICY_BYTES: Final = 1_000_000
 """A policy of 64 pools and 128 rules is under 100 kB; a ConfigMap holds 1 MiB."""
@@ -67,7 +68,7 @@ def parse_policy(text: str, source: str) -> Policy:
     except yaml.YAMLError as error:
         raise PolicyError(f"{source}: not YAML: {_one_line(error)}") from error
     try:
-        return read_policy(body)
+        return read_policy_for_steps(body)
     except PolicyError as error:
         lines = (f"{source}: {line}" for line in str(error).splitlines())
         raise PolicyError("\n".join(lines)) from error

@@ -16,9 +16,10 @@ import yaml
 from activities.policy_file import MAX_POLICY_BYTES, POLICY_CONFIG_MAP, POLICY_KEY
 from workers.watch.facts import told_conditions
 from workers.watch.machine import MachineRecord, parse_machine
+from workflows.contracts.options import read_policy_for_steps
 from workflows.model.identity import machine_id
 from workflows.model.node import NodeView
-from workflows.model.policy import Policy, PolicyError, read_policy
+from workflows.model.policy import Policy, PolicyError
 from workflows.model.remediation.arming import ARMING_CONFIG_MAP, Arming, parse_arming
 
 _log = structlog.get_logger(__name__)
@@ -34,7 +35,7 @@ def parse_policy(text: str) -> Policy:
         body = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
         raise PolicyError(f"policy: not YAML: {error}") from error
-    return read_policy(body)
+    return read_policy_for_steps(body)
 
 
 def _policy_text(text_by_key: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from workflows.contracts import errors, guard, kube, machines, node_tasks
-from workflows.model.policy import StepOptions
+from workflows.model.policy import Policy, PolicyError, StepOptions, read_policy
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,22 @@ OPTIONS: Mapping[str, Options] = MappingProxyType(
         guard.SWEEP_CLUSTER.name: Options(start_to_close=_s(600), heartbeat=_s(30)),
     }
 )
+
+
+def read_policy_for_steps(body: object) -> Policy:
+    """The policy in a parsed YAML document, its `steps` checked against the table.
+
+    Raises:
+        PolicyError: as `read_policy`, and one line for each step that there is not.
+    """
+    policy = read_policy(body)
+    unknown = sorted(set(policy.steps) - set(OPTIONS))
+    if unknown:
+        known = ", ".join(sorted(OPTIONS))
+        raise PolicyError(
+            "\n".join(f"steps.{name}: no such step; one of {known}" for name in unknown)
+        )
+    return policy
 
 
 def options_of(step: str, overrides: Mapping[str, StepOptions] | None = None) -> Options:
