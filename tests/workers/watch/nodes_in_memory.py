@@ -1,9 +1,11 @@
 """Nodes and policies as values, for tests of the judgement that need no cluster."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.harness.policies import policy_body
+from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.node import NodeView, parse_node
 from workflows.model.policy import Policy, read_policy
 from workflows.model.remediation.arming import Arming, Entry
@@ -11,6 +13,8 @@ from workflows.model.remediation.arming import Arming, Entry
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 POOL = "a"
 BOOT = "boot-1"
+REPORT = json.dumps({"v": 1, "boot": BOOT, "findings": []})
+"""What the agent says of the present boot; without it no condition of its counts."""
 
 
 def policy(**changes: Any) -> Policy:
@@ -52,7 +56,7 @@ def node(
         "resourceVersion": "10",
         "creationTimestamp": "2026-11-01T00:00:00Z",
         "labels": {"fleetmend.io/pool": POOL, **body.get("labels", {})},
-        "annotations": annotations or {},
+        "annotations": {FINDINGS_ANNOTATION: REPORT, **(annotations or {})},
         **body.get("metadata", {}),
     }
     return parse_node(
