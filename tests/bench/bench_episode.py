@@ -57,6 +57,7 @@ class _Cast:
     def __init__(self, witness: AuditLog) -> None:
         self.witness = witness
         self.injected: dict[str, float] = {}
+        self.boots: dict[str, str] = {}
         self.chronicles: Mapping[str, Chronicle] = {}
         self.long_boot = ""
 
@@ -101,6 +102,7 @@ def _play(lab: LabAddress, fleet: Fleet, nodes: TestNodes) -> _Cast:
     cast = _Cast(audit(lab))
     cast.long_boot = slow
     nodes.inject(slow, "gpu-lost")
+    cast.boots = {node: fleet.cluster.node(node).boot_id for node in named}
     for node, (_, fault, options) in zip(named, faults, strict=True):
         receipt = nodes.inject(node, fault, **options)
         assert receipt.patched_at is not None, receipt
@@ -153,23 +155,18 @@ def _fault_to_workflow_ms(cast: _Cast) -> Iterator[float]:
 def _ready_to_proof_ms(cast: _Cast) -> Iterator[float]:
     for node, chronicle in [*cast.of("returned"), *cast.of("held")]:
         proven = chronicle.first("rebooted")
-        ready = _ready_after_boot(cast.witness, node)
+        ready = _ready_after_boot(cast.witness, node, cast.boots[node])
         if proven is not None and ready is not None:
             yield (proven - ready).total_seconds() * 1000
 
 
-def _ready_after_boot(witness: AuditLog, node: str) -> datetime | None:
-    """When the API server had answered the kubelet's first Ready of the second boot."""
-    patches = witness.events(Wanted(resource="nodes/status", name=node))
-    boots: list[str] = []
-    for event in patches:
-        if not event.who.startswith("system:node:"):
-            continue
+def _ready_after_boot(witness: AuditLog, node: str, before: str) -> datetime | None:
+    """When the API server had answered the kubelet's first Ready in another boot."""
+    for event in witness.events(Wanted(resource="nodes/status", name=node)):
         status = event.body.get("status") or {}
         boot = (status.get("nodeInfo") or {}).get("bootID")
-        if boot and boot not in boots:
-            boots.append(str(boot))
-        if len(boots) > 1 and _says_ready(status):
+        is_kubelets = event.who.startswith("system:node:")
+        if is_kubelets and boot and boot != before and _says_ready(status):
             return event.answered_at
     return None
 
