@@ -80,13 +80,13 @@ tools:
 $(STAMP): requirements.lock pyproject.toml | python
 	@if [ -e $(VENV)/.making ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
 			|| [ "$$($(BIN)/python -VV)" != "$$("$(PYTHON)" -VV)" ]; then \
-		echo "making $(VENV) with $(PYTHON)"; \
+		echo "making $(VENV) with $(PYTHON)" >&2; \
 		"$(PYTHON)" -m venv --clear $(VENV) || \
 			{ echo "missing: the venv module of $(PYTHON) (apt-get install python3-venv)" >&2; exit 1; }; \
 	fi
 	@rm -f $(VENV)/.whole-*
 	@touch $(VENV)/.making
-	@echo "installing the packages of requirements.lock into $(VENV)"
+	@echo "installing the packages of requirements.lock into $(VENV)" >&2
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m pip check -q --disable-pip-version-check
