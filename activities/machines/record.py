@@ -42,8 +42,9 @@ def memory_of(machine_id: str, body: Mapping[str, Any] | None, episode: str) -> 
 
 
 def _closed_outcome(status: Mapping[str, Any], episode: str) -> str:
-    if status.get("episode") == episode:
-        return str(status.get("outcome") or "")
+    """The outcome that an episode was closed with; "" = it was not, as far as is known."""
+    if status.get("episode") == episode and status.get("outcome"):
+        return str(status["outcome"])
     strikes = [s for s in _objects(status.get("strikes")) if s.get("episode") == episode]
     return str(strikes[-1].get("outcome", "")) if strikes else ""
 
@@ -91,12 +92,13 @@ def spec_change(body: Mapping[str, Any], pool: str, node: Mapping[str, Any]) -> 
 def phase_change(body: Mapping[str, Any], record: PhaseRecord) -> dict[str, Any]:
     """The status of the record after this phase change, as a merge patch.
 
-    A phase that is older than the one that stands (a late attempt of an earlier step) adds only to
-    the lists.
+    A phase that is older than the one that stands (a late attempt of an earlier step), or of an
+    episode that was closed before (a run out of a restored backup), adds only to the lists.
     """
     status = _mapping(body.get("status"))
     lists = _lists(status, record)
-    if parse_instant(status.get("lastTransition")) > record.at:
+    is_late = parse_instant(status.get("lastTransition")) > record.at
+    if is_late or _closed_outcome(status, record.owner.episode):
         return {"status": lists} if lists else {}
     change = {
         "phase": _word(record.phase),

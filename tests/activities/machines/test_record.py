@@ -67,6 +67,15 @@ def test_a_closed_episode_is_one_strike(outcome: str, fault: str, strikes: int) 
     assert status.get("strikeCount", 0) == len(status.get("strikes", [])) == strikes
 
 
+@pytest.mark.parametrize("outcome", ["returned", "dismissed"])
+def test_a_phase_of_an_episode_that_was_closed_does_not_open_it_again(outcome: str) -> None:
+    late = replace(RECORD, at=AT + timedelta(minutes=5), attempt=ATTEMPT)
+    status = after(replace(RECORD, outcome=outcome), late)
+    assert (status["outcome"], status["workflowID"]) == (outcome, "")
+    assert memory_of("m", {"status": status}, "ep").closed_outcome == outcome
+    assert len(status["attempts"]) == 1, "what it tried is true all the same"
+
+
 def test_the_oldest_strikes_are_dropped_and_the_count_goes_on() -> None:
     records = [
         replace(RECORD, outcome="returned", owner=Owner(NodeRef("n", "u"), f"ep{n}"))
