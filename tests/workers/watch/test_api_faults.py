@@ -7,11 +7,12 @@ import pytest
 
 from tests.harness.processes import Processes
 from tests.harness.proxy import FaultProxy, kubeconfig_through_proxy
-from tests.harness.proxy_faults import GARBAGE_FRAME, Answer, Drop, Fault, Hang
+from tests.harness.proxy_faults import GARBAGE_FRAME, Answer, Delay, Drop, Fault, Hang
 from tests.harness.waiting import wait_until
 from tests.workers.watch.recorder import Recorder
 from tests.workers.watch.scene import Scene
 from workers.lab.address import LabAccount, LabAddress
+from workers.watch.reflex import TIMEOUT
 
 
 @pytest.fixture
@@ -38,6 +39,7 @@ def behind(lab: LabAddress, proxy: FaultProxy, tmp_path: Path) -> dict[str, str]
         pytest.param(Answer(200, body=b"<html>"), id="no-json", marks=pytest.mark.long),
         pytest.param(Hang(), id="silence", marks=pytest.mark.long),
         pytest.param(Hang(forwarded=True), id="silence-though-done"),
+        pytest.param(Delay(TIMEOUT.read_s + 0.4), id="arrives-after-it-was-given-up"),
         pytest.param(Drop(), id="reset", marks=pytest.mark.long),
         pytest.param(Drop(forwarded=True), id="reset-though-done"),
     ],
