@@ -26,8 +26,9 @@ HARD = frozenset({Fault.GPU_LOST, Fault.GPU_MEMORY_UNCORRECTABLE})
 class Episode:
     """One episode. `retiring` = a person asked for the retire path, by whom and why.
 
-    `tried` are the rungs that were issued, `pending` is a reboot that was issued and not yet
-    proven (it is proven before any other is), `asked` the places asked of the guard.
+    `is_opened` = a mark that stood at the first look was judged. `tried` are the rungs that were
+    issued, `pending` is a reboot that was issued and not yet proven (it is proven before any other
+    is), `asked` the places asked of the guard.
     """
 
     opening: Opening
@@ -42,6 +43,7 @@ class Episode:
     phase: Phase = Phase.SUSPECT
     marker: Marker | None = None
     recover: bool = False
+    is_opened: bool = False
     retiring: str = ""
     overruled: Overrule | None = None
     laps: int = 0

@@ -43,7 +43,15 @@ from workflows.people import (
     why_held,
 )
 from workflows.places import release, take_place, take_slot
-from workflows.proving import HEARSAY, gate, hear, look, prove_and_judge, reboot
+from workflows.proving import (
+    HEARSAY,
+    doubt_old_mark,
+    gate,
+    hear,
+    look,
+    prove_and_judge,
+    reboot,
+)
 from workflows.runtime import (
     Interrupted,
     NodeGone,
@@ -114,6 +122,9 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
             outcome = await quarantine(run, episode)
         if outcome is not None:
             return outcome
+    elif not episode.is_opened:
+        await doubt_old_mark(run, episode)
+    episode.is_opened = True
     await enter_quarantined(run, episode)
     return await heal(run, episode)
 

@@ -43,6 +43,11 @@ PROOF_AGAIN_S = 5.0
 """Seconds between two looks at a boot id that a signal announced and a read did not yet show."""
 
 
+OLD_MARK = timedelta(seconds=30)
+"""A mark older than this at a run's first look was not just written for it: Temporal was away, or
+the mark comes out of a restored backup. As long as the sweep waits for a workflow."""
+
+
 def hear(run: Runtime, episode: Episode) -> None:
     """Takes what was reported; a worse fault than the episode's becomes the episode's."""
     for match in run.inbox.take_fresh():
@@ -97,6 +102,31 @@ def adopt(run: Runtime, episode: Episode, reading: Reading) -> None:
         episode.recover = True
     if episode.match is None and marker.fault in set(Fault):
         episode.fault, episode.rule = Fault(marker.fault), marker.rule
+
+
+async def doubt_old_mark(run: Runtime, episode: Episode) -> None:
+    """A run that finds an old mark asks the machine itself whether it has booted since.
+
+    If it has, or cannot be asked, what the mark was put there for may be over: the episode then
+    only diagnoses and gates. (The Node's boot id may be as old as the mark.)
+    """
+    marker = episode.marker
+    if marker is None or not marker.boot_id or episode.recover:
+        return
+    if run.now() - marker.since < OLD_MARK:
+        return
+    asked = NodeTaskRequest(
+        owner=episode.owner,
+        kind=TaskKind.INVENTORY,
+        step="old-mark",
+        deadline_s=episode.policy.timing.node_task_deadline_s,
+    )
+    answer = await run.step(INVENTORY, asked)
+    if answer.result is Result.DONE and answer.boot_id == marker.boot_id:
+        return
+    seen = f"is in boot {answer.boot_id}" if answer.boot_id else "cannot be asked"
+    run.inbox.tell(run.now(), f"the mark is of boot {marker.boot_id}, the machine {seen}: only gate")
+    episode.recover = True
 
 
 async def reboot(run: Runtime, episode: Episode) -> Judgement | None:

@@ -28,6 +28,7 @@ KARPENTER_DISRUPTED_TAINT = "karpenter.sh/disrupted"
 VETOES = (DO_NOT_DISRUPT, DO_NOT_REPAIR)
 MAX_MARKER_BYTES = 4096
 MAX_LINE = 1024
+MAX_BOOT_ID = 128
 MARKER_VERSION = 1
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
@@ -56,7 +57,7 @@ class Slot:
 class Marker:
     """The owner of a quarantined node.
 
-    `was_unschedulable` and `vetoes_before` are what was there before us (a veto that was absent
+    `boot_id` is the boot in which it was marked ("" = the Node told none). `was_unschedulable` and `vetoes_before` are what was there before us (a veto that was absent
     is not in the mapping). `handed_over` is "" or `<to>:<reason>`.
     """
 
@@ -70,6 +71,7 @@ class Marker:
     vetoes_before: tuple[tuple[str, str], ...] = ()
     slot: Slot | None = None
     handed_over: str = ""
+    boot_id: str = ""
 
     def encode(self) -> str:
         """The annotation's value."""
@@ -86,6 +88,8 @@ class Marker:
                 "annotations": dict(self.vetoes_before),
             },
         }
+        if self.boot_id:
+            body["boot"] = self.boot_id
         if self.slot:
             body["slot"] = {"epoch": self.slot.epoch, "at": self.slot.at.isoformat()}
         if self.handed_over:
@@ -124,6 +128,7 @@ def parse_marker(text: str) -> Marker:
             ),
             slot=Slot(_word(slot["epoch"]), parse_instant(slot.get("at"))) if slot else None,
             handed_over=_line(body.get("handed-over", "")),
+            boot_id=_line(body.get("boot", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MarkerError(
@@ -181,6 +186,7 @@ def entry_marker(node: NodeView, draft: Marker) -> Marker:
         node_uid=node.uid,
         was_unschedulable=node.unschedulable,
         vetoes_before=vetoes if is_on_karpenter(node) else (),
+        boot_id=node.boot_id[:MAX_BOOT_ID],
     )
 
 

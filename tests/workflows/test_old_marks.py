@@ -1,0 +1,56 @@
+"""A run that finds a mark which was not just written: Temporal was away, or a backup was restored."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.workflows.world import World, lost_gpu, started, word
+from workflows.contracts.messages import Command
+from workflows.contracts.node_tasks import Result, TaskAnswer
+from workflows.memory_runtime import START
+
+
+def marked(boot_id: str, age_s: float) -> World:
+    """A node in boot-0 that lost a GPU, marked so long ago in that boot."""
+    world = lost_gpu()
+    assert world.marker is not None
+    since = START - timedelta(seconds=age_s)
+    world.marker = replace(world.marker, since=since, boot_id=boot_id)
+    return world
+
+
+def test_an_old_mark_of_the_present_boot_is_repaired_as_ever() -> None:
+    world = marked("boot-0", 3600)
+    assert started(world).finish().outcome == "returned"
+    assert world.boots == 1
+
+
+def test_an_old_mark_of_an_earlier_boot_is_only_gated() -> None:
+    world = marked("boot-before", 3600)
+    world.bad.clear()
+    run = started(world)
+    assert run.finish().outcome == "returned"
+    assert world.boots == 0
+    assert not {"note_slot", "drain", "reboot"} & set(run.steps)
+
+
+def test_an_old_mark_on_a_machine_that_cannot_be_asked_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = marked("boot-0", 3600)
+    silent = TaskAnswer(Result.UNKNOWN, "did not start in time")
+    monkeypatch.setattr(world, "inventory", lambda request, now: silent)
+    run = started(world)
+    later = timedelta(hours=2)
+    run.say(later, lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    assert run.finish().outcome == "retired"
+    assert any(story.record.held for _, story in run.runtime.published)
+    assert "reboot" not in run.steps
+
+
+def test_a_young_mark_is_not_asked_about() -> None:
+    world = marked("boot-0", 5)
+    run = started(world)
+    assert run.finish().outcome == "returned"
+    assert run.steps.index("inventory") > run.steps.index("reboot")
