@@ -114,7 +114,7 @@ class PolicySource:
             raise PolicyError(f"{origin}: longer than {MAX_POLICY_BYTES} bytes")
         try:
             return read_policy_for_steps(yaml.safe_load(text))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise PolicyError(f"{origin}: no valid YAML: {error}") from error
         except PolicyError as error:
             raise PolicyError(f"{origin}: {error}") from error

@@ -96,7 +96,9 @@ async def connect_or_explain(
     """
     target = target or read_target()
     try:
-        return await asyncio.wait_for(_connect(target), timeout_s)
+        # Not `wait_for`: in Python 3.11 it swallows a cancellation that meets the answer.
+        async with asyncio.timeout(timeout_s):
+            return await _connect(target)
     except TimeoutError:
         why = f"no answer within {timeout_s:g} s (the server hangs, or a firewall drops packets)"
     except (RuntimeError, RPCError) as error:

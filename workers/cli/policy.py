@@ -65,7 +65,7 @@ def parse_policy(text: str, source: str) -> Policy:
     """
     try:
         body = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise PolicyError(f"{source}: not YAML: {_one_line(error)}") from error
     try:
         return read_policy_for_steps(body)
@@ -74,7 +74,7 @@ def parse_policy(text: str, source: str) -> Policy:
         raise PolicyError("\n".join(lines)) from error
 
 
-def _one_line(error: yaml.YAMLError) -> str:
+def _one_line(error: yaml.YAMLError | RecursionError) -> str:
     mark = getattr(error, "problem_mark", None)
     where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
     return f"{getattr(error, 'problem', None) or error}{where}".replace("\n", " ")[:300]

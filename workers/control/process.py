@@ -177,7 +177,9 @@ async def _until_done(what: str, attempt: Callable[[], Awaitable[Found]]) -> Fou
     tries = 0
     while True:
         try:
-            return await asyncio.wait_for(attempt(), CALL_S)
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that meets the answer.
+            async with asyncio.timeout(CALL_S):
+                return await attempt()
         except (
             kube_errors.Unreachable,
             kube_errors.ServerError,
