@@ -112,6 +112,8 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
         return await wait_for_a_person(run, episode)
     hear(run, episode)
     reading = await look(run, episode)
+    if episode.owns(reading.marker) and reading.node.unschedulable:
+        episode.overruled = None  # a signal out of a time that a restored etcd has taken back
     if episode.overruled:
         return await stand_aside(run, episode)
     if episode.retiring:

@@ -119,6 +119,7 @@ def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
         episode.overruled, inbox.retire = None, None
     elif interruption.reason is Interruption.OVERRULED:
         overrule(run, episode, "somebody removed the marker or the cordon")
+        inbox.facts = None  # as below
     elif interruption.reason is Interruption.GONE:
         inbox.facts = None  # the next read says whether it is true
     elif interruption.reason is Interruption.WORSE:

@@ -1,13 +1,14 @@
-"""A run that finds a mark which was not just written: Temporal was away, or a backup was restored."""
+"""Marks and signals that are not of the present: Temporal was away, or a backup was restored."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from tests.workflows.world import World, lost_gpu, started, word
 from workflows.contracts.messages import Command
 from workflows.contracts.node_tasks import Result, TaskAnswer
+from workflows.inbox import Inbox
 from workflows.memory_runtime import START
 
 
@@ -54,3 +55,16 @@ def test_a_young_mark_is_not_asked_about() -> None:
     run = started(world)
     assert run.finish().outcome == "returned"
     assert run.steps.index("inventory") > run.steps.index("reboot")
+
+
+def test_a_signal_from_a_time_that_a_restored_etcd_took_back_overrules_nothing() -> None:
+    world = marked("boot-0", 5)
+    run = started(world)
+
+    def tell(inbox: Inbox, now: datetime) -> None:
+        lost = replace(world.facts(), resource_version="999999", marker_episode="", at=now)
+        inbox.take_facts(lost)
+
+    run.say(timedelta(seconds=2), tell)
+    assert run.finish().outcome == "returned"
+    assert world.boots == 1
