@@ -125,7 +125,9 @@ async def doubt_old_mark(run: Runtime, episode: Episode) -> None:
     if answer.result is Result.DONE and answer.boot_id == marker.boot_id:
         return
     seen = f"is in boot {answer.boot_id}" if answer.boot_id else "cannot be asked"
-    run.inbox.tell(run.now(), f"the mark is of boot {marker.boot_id}, the machine {seen}: only gate")
+    run.inbox.tell(
+        run.now(), f"the mark is of boot {marker.boot_id}, the machine {seen}: only gate"
+    )
     episode.recover = True
 
 

@@ -24,7 +24,11 @@ STANDS_S = 90.0
 
 def cast_pools(prefix: str) -> tuple[TestPool, TestPool]:
     """The two pools that a cast lives in."""
-    budgets = {"reflex_quarantine": "100%", "confirmed_quarantine": "100%", "disruption": 1}
+    budgets: dict[str, int | str] = {
+        "reflex_quarantine": "100%",
+        "confirmed_quarantine": "100%",
+        "disruption": 1,
+    }
     return TestPool(f"{prefix}-{WIDE}"), TestPool(f"{prefix}-{NARROW}", budgets=budgets)
 
 

@@ -153,9 +153,7 @@ class Stage:
                 and found.status is not WorkflowExecutionStatus.RUNNING
             )
 
-        wait_until(
-            has_ended, ENDS_S, f"the episode of {node} ends", saw=lambda: self.shown(node)
-        )
+        wait_until(has_ended, ENDS_S, f"the episode of {node} ends", saw=lambda: self.shown(node))
         return self.fleet.episodes.call(self.fleet.episodes.handle(self.refs[node]).result())
 
     def ledgers(self) -> Mapping[str, Any]:
@@ -217,7 +215,7 @@ class Stage:
             return None
 
     def pod_phase(self, name: str) -> str:
-        """"" = it is gone."""
+        """Of a training pod; "" = it is gone."""
         found = self.pod(name)
         return str((found.get("status") or {}).get("phase", "")) if found else ""
 

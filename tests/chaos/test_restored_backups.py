@@ -7,7 +7,6 @@ and everything that runs meets a past it has left behind.
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -70,6 +69,7 @@ def until_nobody_waits(stage: Stage, nodes: Iterable[str]) -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_restored_temporal_drains_and_reboots_nothing_again(own: OwnLab) -> None:
     """Guard: the fence of each request, and `closed_outcome` of the machine record."""

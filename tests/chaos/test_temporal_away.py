@@ -6,7 +6,6 @@ it is away; afterwards both go on by themselves, and nothing is done twice.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 

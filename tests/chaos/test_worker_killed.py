@@ -78,5 +78,8 @@ def test_a_node_deleted_in_any_phase_vanishes_and_leaves_nothing_of_ours(stage: 
         assert stage.task_pods(node) == []
     uids = {stage.refs[node].uid for node in actors.cast}
     wait_until(
-        lambda: not uids & stage.places(), STANDS_S, "the guard's places are free", saw=stage.ledgers
+        lambda: not uids & stage.places(),
+        STANDS_S,
+        "the guard's places are free",
+        saw=stage.ledgers,
     )
