@@ -21,7 +21,8 @@ from activities.registry import Dependencies
 from tests.activities.desk import Desk
 from tests.harness.cluster import Cluster
 from tests.harness.policies import TestPool, write_policy
-from tests.harness.proxy import FaultProxy, kubeconfig_through_proxy
+from tests.harness.proxy import FaultProxy
+from tests.harness.proxy_kubeconfig import kubeconfig_through_proxy
 from workers.lab.address import LabAccount, LabAddress
 from workers.lab.kubelet.spec import POOL_LABEL
 from workflows.contracts.kube import Owner

@@ -17,8 +17,9 @@ from tests.harness.audit import audit
 from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
 from tests.harness.nodes import TestNodes, test_nodes
-from tests.harness.proxy import FaultProxy, Rule, Seen, kubeconfig_through_proxy
+from tests.harness.proxy import FaultProxy, Rule, Seen
 from tests.harness.proxy_faults import Answer, Drop, Fault, Hang
+from tests.harness.proxy_kubeconfig import kubeconfig_through_proxy
 from workers.lab.address import LabAccount, LabAddress
 from workflows.model.identity import machine_id
 

@@ -23,7 +23,6 @@ The faults themselves are in `tests.harness.proxy_faults`. How to use it:
 """
 
 import asyncio
-import base64
 import re
 import secrets
 import ssl
@@ -38,7 +37,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
-import yaml
 from aiohttp import web
 from yarl import URL
 
@@ -428,27 +426,3 @@ def _abort(request: web.BaseRequest) -> None:
 
 def _passed_on(headers: Any) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
-
-
-def kubeconfig_through_proxy(proxy: FaultProxy, original: Path, target: Path) -> Path:
-    """Write a kubeconfig that reaches the cluster of `original` through the proxy; `target`.
-
-    Its user keeps their rights, whether they have a bearer token or a client certificate.
-    """
-    _, user = current_entries(original)
-    if "client-certificate" in user or "client-certificate-data" in user:
-        user = {"token": proxy.token_for_certificate(user, original.parent)}
-    ca = base64.b64encode(proxy.ca_pem).decode()
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [
-            {"name": "proxy", "cluster": {"server": proxy.url, "certificate-authority-data": ca}}
-        ],
-        "users": [{"name": "user", "user": user}],
-        "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "user"}}],
-        "current-context": "proxy",
-    }
-    target.write_text(yaml.safe_dump(config))
-    target.chmod(0o600)
-    return target

@@ -7,8 +7,9 @@ import pytest
 
 from activities.kube import errors, paths
 from activities.kube.client import CallTimeout, KubeClient
-from tests.harness.proxy import FaultProxy, kubeconfig_through_proxy
+from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import Answer, Drop, Hang
+from tests.harness.proxy_kubeconfig import kubeconfig_through_proxy
 from workers.lab.address import LabAccount, LabAddress
 
 VERSION = paths.version()

@@ -12,7 +12,8 @@ import pytest
 
 from activities.kube import errors, paths
 from activities.kube.client import JsonObject, KubeClient, PatchKind, Selector
-from tests.harness.proxy import FaultProxy, kubeconfig_through_proxy
+from tests.harness.proxy import FaultProxy
+from tests.harness.proxy_kubeconfig import kubeconfig_through_proxy
 from workers.lab.address import LabAccount, LabAddress
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness.processes import Processes
-from tests.harness.proxy import FaultProxy, kubeconfig_through_proxy
+from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import GARBAGE_FRAME, Answer, Delay, Drop, Fault, Hang
+from tests.harness.proxy_kubeconfig import kubeconfig_through_proxy
 from tests.harness.waiting import wait_until
 from tests.workers.watch.recorder import Recorder
 from tests.workers.watch.scene import Scene
