@@ -74,4 +74,4 @@ def test_an_unknown_step_is_a_defect() -> None:
 def test_a_policy_that_names_no_step_is_refused_by_name() -> None:
     with pytest.raises(PolicyError, match=r"steps\.drian: no such step; one of .*drain"):
         read_policy_for_steps({"steps": {"drian": {"heartbeat_s": 5}}})
-    assert read_policy_for_steps({"steps": {"drain": {"heartbeat_s": 5}}}).steps["drain"]
+    assert "drain" in read_policy_for_steps({"steps": {"drain": {"heartbeat_s": 5}}}).steps
