@@ -4,6 +4,7 @@ Owns what can be shown on the session's lab; restored backups are in `test_resto
 The guard of each test is named beside it, so that a reader can take it out and see the test fail.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,7 @@ from workflows.contracts import errors
 from workflows.contracts.kube import GIVE_BACK, PROVE_REBOOT, GiveBackRequest, Owner, RebootWatch
 from workflows.contracts.messages import Command
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskKind
+from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.marks import EPISODE, parse_marker
 from workflows.model.remediation.permit import FRESH_S
@@ -322,9 +324,13 @@ def set_status(stage: Stage, node: str, boot_id: str, **conditions: str) -> None
     empty = ("machineID", "systemUUID", "kernelVersion", "osImage", "containerRuntimeVersion")
     more = ("kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture")
     info = {**dict.fromkeys((*empty, *more), ""), "systemUUID": node, "bootID": boot_id}
+    report = json.dumps({"v": 1, "boot": boot_id, "at": at, "findings": []})
     stage.cluster.kube.patch(
         paths.node_status(node),
-        {"status": {"nodeInfo": info, "conditions": rows}},
+        {
+            "metadata": {"annotations": {FINDINGS_ANNOTATION: report}},
+            "status": {"nodeInfo": info, "conditions": rows},
+        },
         kind=PatchKind.STRATEGIC,
     )
 
