@@ -46,6 +46,7 @@ class Episode:
     is_opened: bool = False
     retiring: str = ""
     overruled: Overrule | None = None
+    undone: list[Overrule] = field(default_factory=list)
     laps: int = 0
     stuck: str = ""
     drained: bool = False
@@ -75,6 +76,17 @@ class Episode:
     def owns(self, marker: Marker | None) -> bool:
         """True if the marker is this episode's."""
         return marker is not None and marker.episode == self.id and not marker.handed_over
+
+    def is_undone(self, match: RuleMatch) -> bool:
+        """True if a person undid our quarantine for all that the match says, during its boot.
+
+        Another device is something new, as for watch (`workers/watch/machine.py`).
+        """
+        done = [o for o in self.undone if o.boot_id in ("", match.boot_id)]
+        devices = {device for o in done if o.fault == match.fault.value for device in o.devices}
+        if match.devices:
+            return devices.issuperset(match.devices)
+        return any(o.fault == match.fault.value for o in done)
 
     def blame(self, match: RuleMatch) -> None:
         """The episode is about this match now."""

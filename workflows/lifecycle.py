@@ -41,6 +41,7 @@ from workflows.people import (
     stand_aside,
     wait_for_a_person,
     why_held,
+    withdraw,
 )
 from workflows.places import release, take_place, take_slot
 from workflows.proving import (
@@ -113,13 +114,15 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
     hear(run, episode)
     reading = await look(run, episode)
     if episode.owns(reading.marker) and reading.node.unschedulable:
-        episode.overruled = None  # a signal out of a time that a restored etcd has taken back
+        withdraw(episode)  # a signal out of a time that a restored etcd has taken back
     if episode.overruled:
         return await stand_aside(run, episode)
     if episode.retiring:
         return await retire(run, episode, reading)
     if not episode.owns(reading.marker):
         outcome = await suspect(run, episode, reading)
+        if episode.overruled:
+            return None
         if outcome is None:
             outcome = await quarantine(run, episode)
         if outcome is not None:
@@ -144,7 +147,7 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
         renew(run, episode)  # a fault that is there now is another episode than the closed one
     if not episode.pool:
         return episode.end(Outcome.DISMISSED, "the node is in no pool of the policy")
-    matches = match_rules(reading.node, episode.policy, run.now())
+    matches = still_matching(run, episode, reading)
     if not matches:
         return episode.end(Outcome.DISMISSED, "no rule matches any more")
     blame(run, episode, matches[0])
@@ -156,11 +159,20 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
     reading = await look(run, episode)
     if episode.owns(reading.marker):
         return None
-    lasting = match_rules(reading.node, episode.policy, run.now())
+    lasting = still_matching(run, episode, reading)
     if not lasting:
         return episode.end(Outcome.DISMISSED, "it recovered by itself before any quarantine")
     blame(run, episode, lasting[0])
     return None
+
+
+def still_matching(run: Runtime, episode: Episode, reading: Reading) -> tuple[RuleMatch, ...]:
+    """What matches and no person undid; if that is all that is left, the episode stands aside."""
+    matches = match_rules(reading.node, episode.policy, run.now())
+    standing = tuple(match for match in matches if not episode.is_undone(match))
+    if matches and not standing:
+        episode.overruled = episode.undone[-1]
+    return standing
 
 
 def blame(run: Runtime, episode: Episode, match: RuleMatch) -> None:

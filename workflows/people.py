@@ -91,6 +91,8 @@ async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
     if command is None and not inbox.fresh:
         return episode.end(Outcome.YIELDED, "a person took over; the node has booted since")
     again = replace(episode.record(run.now(), "looked at again"), resumed=command is not None)
+    if command is not None:
+        withdraw(episode)
     reopen(run, episode)
     episode.phase = Phase.SUSPECT
     await publish_record(run, episode, again, "look again")
@@ -136,6 +138,14 @@ def overrule(run: Runtime, episode: Episode, why: str) -> None:
     episode.overruled = Overrule(
         episode.fault.value, match.devices if match else (), boot, run.now()
     )
+    episode.undone.append(episode.overruled)
+
+
+def withdraw(episode: Episode) -> None:
+    """The overruling did not happen, or a person has taken it back."""
+    if episode.overruled is not None:
+        episode.undone.clear()
+    episode.overruled = None
 
 
 def reopen(run: Runtime, episode: Episode) -> None:

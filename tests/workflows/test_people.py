@@ -1,11 +1,12 @@
 """People and other owners in the runbook, in memory: messages, overrulings, the sweep."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started, word
 from workflows.contracts.messages import Command, Opening
+from workflows.inbox import Inbox
 from workflows.memory_runtime import START, Deadlocked
 from workflows.model.remediation.marks import Marker, Quarantine
 
@@ -28,6 +29,35 @@ def test_resume_after_an_overruling_quarantines_and_repairs_again() -> None:
     assert closing.outcome == "returned"
     assert world.boots == 1
     assert "quarantine" in run.steps
+
+
+def test_what_a_person_undid_stays_undone_when_something_else_is_reported() -> None:
+    """Seen: uncordoned while it rebooted; its absence brought the overruled fault's cordon back."""
+    world = lost_gpu(blocked=True)
+    run = started(world)
+
+    def overrule(inbox: object, now: object) -> None:
+        world.unschedulable, world.marker = False, None
+        world.touch()
+
+    def fall_silent(inbox: Inbox, now: datetime) -> None:
+        world.fail("Ready", "NodeStatusUnknown", "Unknown")
+        inbox.take_report(report_of(world, "ep-2", now), now)
+
+    def come_back(inbox: object, now: object) -> None:
+        del world.bad["Ready"]
+        world.touch()
+
+    run.say(timedelta(hours=1), overrule)
+    run.say(timedelta(hours=2), fall_silent)
+    run.say(timedelta(hours=2, seconds=60), come_back)
+    run.say(timedelta(hours=3), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    world.hooks["quarantine"] = lambda: quarantined_at.append(run.runtime.now() - START)
+    quarantined_at: list[timedelta] = []
+    run.say(timedelta(hours=2, minutes=30), lambda inbox, now: setattr(world, "blocked", False))
+    assert run.finish().outcome == "retired"
+    assert [at >= timedelta(hours=3) for at in quarantined_at] == [True]
+    assert world.boots == 0
 
 
 def test_the_sweeps_episode_only_diagnoses_and_gates() -> None:
