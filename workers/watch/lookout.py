@@ -67,12 +67,15 @@ class Lookout:
         with self._lock:
             known = self._fleet.nodes.get(view.uid)
             had_marker = known is not None and known.marker is not None
+            had_garbage = known is not None and not had_marker and is_marked(known.view)
             if known is not None and known.view.boot_id != view.boot_id:
                 known.overruled = frozenset()
             tracked = self._fleet.put(view, self._rules.policy or self._rules.fallback)
             self._hands.reflex.see(tracked)
             if had_marker and not is_marked(tracked.view):
                 self._note_undone(tracked)
+            elif had_garbage and not is_marked(tracked.view):
+                tracked.reported = None  # the run that met it has yielded: nobody has the fault
             self._react(tracked)
 
     def lose_node(self, uid: str) -> None:

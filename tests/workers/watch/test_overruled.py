@@ -41,6 +41,23 @@ def test_node_whose_marks_a_person_took_off_is_not_quarantined_again_for_the_sam
     scene.until_quarantined(node)
 
 
+def test_fault_behind_an_unreadable_mark_is_reported_again_once_the_mark_is_off(
+    scene: Scene, recorder: Recorder
+) -> None:
+    """Its run has yielded to whoever wrote the mark; a full budget leaves the guard to be asked."""
+    (node,) = scene.add("a")
+    scene.arm()
+    scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: "garbage"}}})
+    scene.writing_watch(reflex="0%")
+    scene.break_node(node)
+    uid = scene.uids[node]
+    wait_until(lambda: len(recorder.reports(node, uid)) == 1, 10, "it is reported")
+    scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: None}}})
+    wait_until(
+        lambda: len(recorder.reports(node, uid)) == 2, 10, "it is reported again", saw=scene.tails
+    )
+
+
 def test_record_of_an_overruled_fault_holds_until_the_next_boot(
     scene: Scene, recorder: Recorder
 ) -> None:
