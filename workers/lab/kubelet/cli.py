@@ -164,7 +164,10 @@ def faults(*, as_json: JsonOption = False) -> None:
             ]
         )
         return
-    table = Table("fault", "what happens", "options", title="Faults of the lab", show_lines=True)
+    table = Table(title="Faults of the lab", show_lines=True)
+    table.add_column("fault", no_wrap=True, min_width=max(len(line.name) for line in lines))
+    table.add_column("what happens")
+    table.add_column("options")
     for line in lines:
         text = line.description + (" (full nodes)" if line.needs_full else "")
         options = "\n".join(f"{o.key}={o.default or '...'}  {o.description}" for o in line.options)
