@@ -25,7 +25,7 @@ from workflows.model.identity import machine_id
 
 POOL = "faults"
 BATCH = 8
-LONG_BATCH = 10
+LONG_BATCH = 16
 AS_EVER = Ending("returned", reboots=1)
 CHANGES = {
     # Patience for answers that never come (10 s each).
