@@ -45,10 +45,12 @@ def test_fault_behind_an_unreadable_mark_is_reported_again_once_the_mark_is_off(
     scene: Scene, recorder: Recorder
 ) -> None:
     """Its run has yielded to whoever wrote the mark; a full budget leaves the guard to be asked."""
-    (node,) = scene.add("a")
+    node, other = scene.add("a", "b")
     scene.arm()
     scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: "garbage"}}})
-    scene.writing_watch(reflex="0%")
+    scene.writing_watch(reflex=1)
+    scene.break_node(other)
+    scene.until_quarantined(other)
     scene.break_node(node)
     uid = scene.uids[node]
     wait_until(lambda: len(recorder.reports(node, uid)) == 1, 10, "it is reported")
