@@ -95,7 +95,12 @@ class KubeClient:
     """
 
     def __init__(
-        self, configuration: Configuration, *, process: str = "unknown", pool_size: int = 10
+        self,
+        configuration: Configuration,
+        *,
+        process: str = "unknown",
+        pool_size: int = 10,
+        timeout: CallTimeout = DEFAULT_TIMEOUT,
     ) -> None:
         """A client for a configuration that is already loaded; see `from_environment`.
 
@@ -103,7 +108,9 @@ class KubeClient:
             configuration: address and credential; copied.
             process: which fleetmend process this is, for the server's audit log.
             pool_size: connections kept open: as many as there are calling threads.
+            timeout: for each call that gives none of its own.
         """
+        self._timeout = timeout
         self.wire = Wire(configuration, process=process, pool_size=pool_size)
         self._configuration = configuration
         self._process = process
@@ -124,7 +131,12 @@ class KubeClient:
 
     @classmethod
     def from_kubeconfig(
-        cls, kubeconfig: Path, *, process: str = "unknown", pool_size: int = 10
+        cls,
+        kubeconfig: Path,
+        *,
+        process: str = "unknown",
+        pool_size: int = 10,
+        timeout: CallTimeout = DEFAULT_TIMEOUT,
     ) -> Self:
         """A client for the current context of a kubeconfig file.
 
@@ -132,7 +144,7 @@ class KubeClient:
             errors.KubeconfigError: the file is missing or not usable.
         """
         configuration = load_configuration({"KUBECONFIG": str(kubeconfig)})
-        return cls(configuration, process=process, pool_size=pool_size)
+        return cls(configuration, process=process, pool_size=pool_size, timeout=timeout)
 
     @property
     def watching(self) -> "KubeClient":
@@ -173,13 +185,13 @@ class KubeClient:
 
     # Reading
 
-    def get(self, path: ObjectPath, *, timeout: CallTimeout = DEFAULT_TIMEOUT) -> JsonObject:
+    def get(self, path: ObjectPath, *, timeout: CallTimeout | None = None) -> JsonObject:
         """One object, as it is now (never from a cache).
 
         Raises:
             errors.NotFound: it is not there; `is_unserved` if its kind is unknown.
         """
-        return self.wire.ask(Request("GET", path, {}, timeout=timeout))
+        return self.wire.ask(Request("GET", path, {}, timeout=timeout or self._timeout))
 
     def list(
         self,
@@ -187,7 +199,7 @@ class KubeClient:
         *,
         selector: Selector = EVERYTHING,
         page_size: int = PAGE_SIZE,
-        timeout: CallTimeout = DEFAULT_TIMEOUT,
+        timeout: CallTimeout | None = None,
     ) -> Listing:
         """All objects of a collection that the selector takes, as they are now.
 
@@ -213,12 +225,12 @@ class KubeClient:
         *,
         selector: Selector = EVERYTHING,
         page_size: int = PAGE_SIZE,
-        timeout: CallTimeout = DEFAULT_TIMEOUT,
+        timeout: CallTimeout | None = None,
     ) -> Iterator[Page]:
         """The pages of a list, one request each, all of the same moment; items unchecked."""
         query = {**selector.query(), "limit": str(page_size)}
         for _ in range(PAGES_LIMIT):
-            request = Request("GET", path, query, timeout=timeout)
+            request = Request("GET", path, query, timeout=timeout or self._timeout)
             page = _as_page(request.name, self.wire.ask(request))
             yield page
             if page.next_page is None:
@@ -235,7 +247,7 @@ class KubeClient:
         path: CollectionPath | ObjectPath,
         body: JsonObject,
         *,
-        timeout: CallTimeout = DEFAULT_TIMEOUT,
+        timeout: CallTimeout | None = None,
     ) -> JsonObject:
         """Create an object in a collection, or post to a subresource; what the server made of it.
 
@@ -244,7 +256,9 @@ class KubeClient:
         """
         query = {"fieldManager": FIELD_MANAGER}
         content = msgspec.json.encode(body)
-        return self.wire.ask(Request("POST", path, query, content, timeout=timeout))
+        return self.wire.ask(
+            Request("POST", path, query, content, timeout=timeout or self._timeout)
+        )
 
     def patch(
         self,
@@ -253,7 +267,7 @@ class KubeClient:
         *,
         kind: PatchKind,
         resource_version: str | None = None,
-        timeout: CallTimeout = DEFAULT_TIMEOUT,
+        timeout: CallTimeout | None = None,
     ) -> JsonObject:
         """Change an object; what it is now.
 
@@ -275,10 +289,12 @@ class KubeClient:
         if kind is PatchKind.APPLY:
             query["force"] = "true"
         content = msgspec.json.encode(body)
-        return self.wire.ask(Request("PATCH", path, query, content, kind.value, timeout))
+        return self.wire.ask(
+            Request("PATCH", path, query, content, kind.value, timeout or self._timeout)
+        )
 
     def replace(
-        self, path: ObjectPath, body: JsonObject, *, timeout: CallTimeout = DEFAULT_TIMEOUT
+        self, path: ObjectPath, body: JsonObject, *, timeout: CallTimeout | None = None
     ) -> JsonObject:
         """Put a whole object in the place of the old one; what it is now.
 
@@ -287,7 +303,7 @@ class KubeClient:
         """
         query = {"fieldManager": FIELD_MANAGER}
         content = msgspec.json.encode(body)
-        return self.wire.ask(Request("PUT", path, query, content, timeout=timeout))
+        return self.wire.ask(Request("PUT", path, query, content, timeout=timeout or self._timeout))
 
     def delete(
         self,
@@ -295,7 +311,7 @@ class KubeClient:
         *,
         uid: str | None,
         grace_s: int | None = None,
-        timeout: CallTimeout = DEFAULT_TIMEOUT,
+        timeout: CallTimeout | None = None,
     ) -> JsonObject:
         """Delete one object; its last form, or a Status.
 
@@ -310,7 +326,7 @@ class KubeClient:
             errors.Conflict: another object has this name now; nothing was deleted.
         """
         content = msgspec.json.encode(_delete_options(uid, grace_s))
-        return self.wire.ask(Request("DELETE", path, {}, content, timeout=timeout))
+        return self.wire.ask(Request("DELETE", path, {}, content, timeout=timeout or self._timeout))
 
     def evict(
         self,
@@ -319,7 +335,7 @@ class KubeClient:
         *,
         uid: str,
         grace_s: int | None = None,
-        timeout: CallTimeout = DEFAULT_TIMEOUT,
+        timeout: CallTimeout | None = None,
     ) -> None:
         """Evict one pod, as its disruption budgets allow.
 

@@ -15,7 +15,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from activities.kube import errors, paths
-from activities.kube.client import JsonObject, KubeClient, PatchKind
+from activities.kube.client import CallTimeout, JsonObject, KubeClient, PatchKind
 from activities.policy_file import PolicySource
 from activities.registry import Dependencies
 from tests.activities.desk import Desk
@@ -28,6 +28,7 @@ from workers.lab.kubelet.spec import POOL_LABEL
 from workflows.contracts.kube import Owner
 from workflows.model.identity import NodeRef
 
+SHORT = CallTimeout(connect_s=3, read_s=1.5)
 NO_TEMPORAL = cast("Client", None)
 """For activities that do not talk to Temporal."""
 
@@ -77,7 +78,8 @@ def faulty_desk(
     """The same activities through the fault proxy."""
     worker = lab.kubeconfig(LabAccount.WORKER)
     through = kubeconfig_through_proxy(worker_proxy, worker, tmp_path / "proxied.kubeconfig")
-    client = KubeClient.from_kubeconfig(through, process="worker")
+    # Short, so that a silent server costs the matrix a second and not ten.
+    client = KubeClient.from_kubeconfig(through, process="worker", timeout=SHORT)
     yield _desk(client, policy_file, lab)
     client.close()
 
