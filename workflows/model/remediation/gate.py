@@ -23,6 +23,12 @@ CANNOT_TELL = frozenset({STALE, "Unknown"})
 """Statuses that neither pass nor fail."""
 
 
+NO_BASELINE = (
+    "no baseline is recorded for this machine: if it is well, uncordon it, "
+    "and the sweep records one of a healthy node"
+)
+
+
 class Verdict(StrEnum):
     """The gate's answer; the worst of its checks."""
 
@@ -85,7 +91,7 @@ def judge_allocatable(
 ) -> Judgement:
     """Allocatable GPUs are the baseline's; below it is unknown until `settle_s` has passed."""
     if baseline is None:
-        return Judgement(Verdict.UNKNOWN, ("no baseline is recorded for this machine",))
+        return Judgement(Verdict.UNKNOWN, (NO_BASELINE,))
     reasons = tuple(
         f"allocatable {name} is {node.gpus.get(name, 0)}, the baseline is {count}"
         for name, count in baseline.allocatable
@@ -101,7 +107,7 @@ def judge_inventory(
 ) -> Judgement:
     """The GPUs that the node counts are the baseline's, counted during the present boot."""
     if baseline is None:
-        return Judgement(Verdict.UNKNOWN, ("no baseline is recorded for this machine",))
+        return Judgement(Verdict.UNKNOWN, (NO_BASELINE,))
     if inventory is None:
         return Judgement(Verdict.UNKNOWN, ("the inventory gave no answer",))
     if not boot_id or inventory.boot_id != boot_id:
