@@ -5,7 +5,7 @@ Without Temporal it still tells what the cluster knows. Judges nothing: faults a
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -75,6 +75,9 @@ def show_status(*, as_json: bool) -> None:
         )
         return
     _show_rows(rows)
+    outside = len(sight.nodes) - len(rows)
+    if outside > 0:
+        console().print(f"{outside} other nodes are in no pool of the policy: out of scope")
     _show_arming(sight.arming)
     if sight.problem:
         console().print(f"[yellow]steps and open episodes are missing:[/] {escape(sight.problem)}")
@@ -211,13 +214,12 @@ def _marks(node: NodeView) -> Iterable[str]:
         yield "ignored"
 
 
-def _show_rows(rows: Iterable[Row]) -> None:
+def _show_rows(rows: Sequence[Row]) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("POOL", "NODE", "READY", "PHASE", "FAULT", "STEP", "HELD", "MARKS"):
         table.add_column(column)
     for row in rows:
         style = "red" if row.held else "yellow" if row.phase != HEALTHY else ""
-        held = f"held: {row.detail}" if row.held else ""
         cells = (
             row.pool or "-",
             row.node,
@@ -225,11 +227,14 @@ def _show_rows(rows: Iterable[Row]) -> None:
             row.phase,
             row.fault,
             row.step,
-            held,
+            "held" if row.held else "",
             ", ".join(row.marks),
         )
         table.add_row(*map(escape, cells), style=style)
     console().print(table)
+    for row in rows:
+        if row.held:
+            console().print(f"[red]held:[/] {escape(f'{row.node}: {row.detail}')}")
 
 
 def _show_arming(arming: Arming) -> None:
@@ -237,7 +242,8 @@ def _show_arming(arming: Arming) -> None:
     console().print(f"armed: {escape(armed)}")
     for entry in arming.paused:
         scope = "the fleet" if entry.scope == "*" else f"pool {entry.scope}"
-        console().print(f"paused: {escape(f'{scope}, by {entry.by}: {entry.reason}')}")
+        why = f": {entry.reason}" if entry.reason else ""
+        console().print(f"paused: {escape(f'{scope}, by {entry.by}{why}')}")
     if arming.problem:
         console().print(f"[red]{escape(arming.problem)}[/]")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 PREFIX = "FLEETMEND_"
 CLUSTER_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
@@ -73,11 +74,17 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> WorkerSettings
     except ValidationError as error:
         raise SettingsError(
             "\n".join(
-                f"{PREFIX}{str(item['loc'][0]).upper()}: {item['msg']} "
+                f"{PREFIX}{str(item['loc'][0]).upper()}: {_words(item)} "
                 f"(found {str(item.get('input'))[:80]!r})"
                 for item in error.errors()
             )
         ) from error
+
+
+def _words(item: ErrorDetails) -> str:
+    if item["type"] == "string_pattern_mismatch":
+        return "set it to 1 to 63 of A-Z a-z 0-9 . _ -, beginning and ending with a letter or digit"
+    return str(item["msg"])
 
 
 def describe_settings() -> list[tuple[str, str, str]]:
