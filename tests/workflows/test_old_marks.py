@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tests.workflows.world import World, lost_gpu, started, word
-from workflows.contracts.messages import Command
+from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started, word
+from workflows.contracts.messages import Command, Opening
 from workflows.contracts.node_tasks import Result, TaskAnswer
 from workflows.inbox import Inbox
 from workflows.memory_runtime import START
@@ -68,3 +68,22 @@ def test_a_signal_from_a_time_that_a_restored_etcd_took_back_overrules_nothing()
     run.say(timedelta(seconds=2), tell)
     assert run.finish().outcome == "returned"
     assert world.boots == 1
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "ending", "boots"),
+    [("boot-0", "returned", 1), ("boot-before", "retired", 0)],
+    ids=["of-this-boot", "of-an-earlier-boot"],
+)
+def test_a_sweep_that_was_quicker_than_watch_repairs_once_watch_speaks(
+    boot_id: str, ending: str, boots: int
+) -> None:
+    world = marked(boot_id, 3600)
+    run = Run(world, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))
+    run.say(
+        timedelta(minutes=20),
+        lambda inbox, now: inbox.take_report(report_of(world, "ep-1", now), now),
+    )
+    run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    assert run.finish().outcome == ending, run.inbox.story
+    assert world.boots == boots
