@@ -41,7 +41,7 @@ Act = Callable[[Lab], None]
 
 @OUTAGES
 @pytest.mark.parametrize(
-    "outage_s", [5.0, pytest.param(120.0, marks=[pytest.mark.long, pytest.mark.timeout(400)])]
+    "outage_s", [5.0, pytest.param(30.0, marks=[pytest.mark.long, pytest.mark.timeout(400)])]
 )
 def test_outage_delays_no_quarantine_and_loses_no_report(
     scene: Scene, recorder: Recorder, lab_hands: Lab, begin: Act, end: Act, outage_s: float
