@@ -76,8 +76,8 @@ async def look(run: Runtime, episode: Episode) -> Reading:
     await hear_of(run, episode, reading.marker)
     episode.read(reading)
     wanted = run.inbox.expectation
-    if wanted and (reading.marker is None or reading.marker.episode != wanted.marker_episode):
-        raise Overruled("somebody removed the marker")
+    if wanted and not _stands(reading, wanted):
+        raise Overruled("somebody removed the marker or the cordon")
     adopt(run, episode, reading)
     return reading
 
@@ -97,11 +97,19 @@ def adopt(run: Runtime, episode: Episode, reading: Reading) -> None:
         return
     if marker.episode in run.inbox.episodes:
         episode.id = marker.episode
-        run.inbox.expectation = Expectation(episode.id, reading.node.resource_version)
+        if reading.node.unschedulable:  # else there is no quarantine that could be expected
+            run.inbox.expectation = Expectation(episode.id, reading.node.resource_version)
     else:
         episode.recover = True
     if episode.match is None and marker.fault in set(Fault):
         episode.fault, episode.rule = Fault(marker.fault), marker.rule
+
+
+def _stands(reading: Reading, wanted: Expectation) -> bool:
+    """Our quarantine is as we left it; a read that is newer than the signal sees it too."""
+    marker = reading.marker
+    is_ours = marker is not None and marker.episode == wanted.marker_episode
+    return is_ours and reading.node.unschedulable
 
 
 async def doubt_old_mark(run: Runtime, episode: Episode) -> None:

@@ -206,3 +206,26 @@ def test_the_sweeps_episode_marks_no_node_whose_mark_is_gone() -> None:
     assert run.finish().outcome == "dismissed"
     assert world.marker is None
     assert not world.unschedulable
+
+
+def test_a_cordon_lifted_right_before_a_read_is_seen_by_the_read() -> None:
+    world = World()
+    world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
+    run = started(world)
+    answer = world.answer
+
+    def uncordon(name, request, now):  # type: ignore[no-untyped-def]
+        if name == "record_phase" and request.phase == "quarantined":
+            world.answer = answer  # type: ignore[method-assign]
+            world.unschedulable = False
+            world.version += 1  # and the signal comes later than the next read
+        return answer(name, request, now)
+
+    world.answer = uncordon  # type: ignore[method-assign]
+    seen: list[str] = []
+    run.say(timedelta(minutes=10), lambda inbox, now: seen.append(inbox.question))
+    run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    assert run.finish().outcome == "retired"
+    assert seen != [""], "it stands aside at once, not after its wait for recovery"
+    overruled = [s.record for _, s in run.runtime.published if s.record.overruled]
+    assert [record.fault for record in overruled] == ["diagnostic-unknown"], "and says it once"
