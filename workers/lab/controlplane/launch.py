@@ -39,6 +39,8 @@ END_LIMIT_S: Final = 30.0
 # default): a port of a lab whose API server is down for a moment is then not taken.
 PORT_RANGE: Final = (18000, 32000)
 PORT_ATTEMPTS: Final = 200
+PORT_PATIENCE_S: Final = 3.0
+PORT_PAUSE_S: Final = 0.05
 
 
 def address_of(paths: LabPaths, plan: LaunchPlan) -> LabAddress:
@@ -91,7 +93,7 @@ def _choose_ports(settings: LabSettings, remembered: LabPorts | None) -> LabPort
             if not is_port_free(named):
                 raise LabStartFailed(f"port {named} is taken by another process", None, ())
             port = named
-        elif last is not None and is_port_free(last):
+        elif last is not None and _is_soon_free(last):
             port = last
         else:
             port = _free_port(chosen)
@@ -105,6 +107,16 @@ def _choose_ports(settings: LabSettings, remembered: LabPorts | None) -> LabPort
             settings.temporal_ui_port, remembered.temporal_ui if remembered else None
         ),
     )
+
+
+def _is_soon_free(port: int) -> bool:
+    """Whether a remembered port is free; what was killed a moment ago may still hold it."""
+    deadline = time.monotonic() + PORT_PATIENCE_S
+    while not is_port_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(PORT_PAUSE_S)
+    return True
 
 
 def _free_port(taken: set[int]) -> int:
