@@ -35,13 +35,13 @@ from workflows.model.remediation.phase import Outcome, Phase
 from workflows.people import (
     heed,
     hold,
+    is_undone,
     overrule,
     renew,
     reopen,
     stand_aside,
     wait_for_a_person,
     why_held,
-    withdraw,
 )
 from workflows.places import release, take_place, take_slot
 from workflows.proving import (
@@ -113,9 +113,7 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
         return await wait_for_a_person(run, episode)
     hear(run, episode)
     reading = await look(run, episode)
-    if episode.owns(reading.marker) and reading.node.unschedulable:
-        withdraw(episode)  # a signal out of a time that a restored etcd has taken back
-    if episode.overruled:
+    if is_undone(episode, reading):
         return await stand_aside(run, episode)
     if episode.retiring:
         return await retire(run, episode, reading)

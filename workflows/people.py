@@ -7,7 +7,7 @@ after an overruling, and go on under a new id. Called by the runbook; nothing he
 from dataclasses import replace
 from datetime import timedelta
 
-from workflows.contracts.kube import GIVE_BACK, GiveBackRequest
+from workflows.contracts.kube import GIVE_BACK, GiveBackRequest, Reading
 from workflows.contracts.machines import Overrule
 from workflows.contracts.messages import Command
 from workflows.episode import Episode
@@ -60,16 +60,31 @@ def why_held(verdict: Judgement | None) -> str:
     return f"{verdict.verdict}: " + "; ".join(verdict.reasons[:4])
 
 
+def is_undone(episode: Episode, reading: Reading) -> bool:
+    """True if a person took our quarantine off, wholly or but for the marker.
+
+    A quarantine that stands by a fresh read was not undone: the signal that said so came out of a
+    time that a restored etcd has taken back.
+    """
+    is_ours = episode.owns(reading.marker)
+    if is_ours and reading.node.unschedulable:
+        withdraw(episode)
+    return episode.overruled is not None or (is_ours and not reading.node.unschedulable)
+
+
 async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
     """Overruled: nothing is done until a person resumes or retires.
 
     Or the node boots anew, or something is reported that the person did not see.
     """
+    if episode.overruled is None:  # it was told already, and something new was reported since
+        await take_leftover_off(run, episode)
+        return None
     if episode.machine is not None and episode.machine.closed_outcome:
         return episode.end(Outcome.YIELDED, f"closed before as {episode.machine.closed_outcome}")
     for budget in (Budget.DISRUPTION, Budget.QUARANTINE):
         await release(run, episode, budget)
-    boot = episode.overruled.boot_id if episode.overruled else ""
+    boot = episode.overruled.boot_id
     episode.questions += 1
     inbox = run.inbox
     inbox.question = f"{episode.id}-q{episode.questions}"
@@ -80,9 +95,8 @@ async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
     )
     overruled = replace(record, overruled=episode.overruled)
     await publish_record(run, episode, overruled, "held", asks)
-    if episode.owns(episode.marker):  # a marker without a cordon is a mark nobody needs
-        await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
-        episode.marker = None
+    if episode.owns(episode.marker):
+        await take_leftover_off(run, episode)
     await run.wait(lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None)
     inbox.question = ""
     command = inbox.take_answer()
@@ -97,6 +111,13 @@ async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
     episode.phase = Phase.SUSPECT
     await publish_record(run, episode, again, "look again")
     return None
+
+
+async def take_leftover_off(run: Runtime, episode: Episode) -> None:
+    """Our marker without a cordon says "out of service" of a node in service: off with it."""
+    run.inbox.expectation = None
+    await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
+    episode.marker = None
 
 
 def has_another_boot(inbox: Inbox, boot: str) -> bool:

@@ -229,3 +229,27 @@ def test_a_cordon_lifted_right_before_a_read_is_seen_by_the_read() -> None:
     assert seen != [""], "it stands aside at once, not after its wait for recovery"
     overruled = [s.record for _, s in run.runtime.published if s.record.overruled]
     assert [record.fault for record in overruled] == ["diagnostic-unknown"], "and says it once"
+
+
+def test_a_new_fault_while_the_overruling_is_told_is_quarantined_and_not_taken_for_it() -> None:
+    world = World()
+    world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
+    run = started(world)
+    answer = world.answer
+
+    def at_held(name, request, now):  # type: ignore[no-untyped-def]
+        if name == "record_phase" and request.overruled:
+            world.answer = answer  # type: ignore[method-assign]
+            world.fail("GPUHealthy", "GpuLost")
+            run.inbox.take_report(report_of(world, "ep-1", now), now)
+        return answer(name, request, now)
+
+    def uncordon(inbox: object, now: object) -> None:
+        world.answer = at_held  # type: ignore[method-assign]
+        world.unschedulable = False
+        world.touch()
+
+    run.say(timedelta(minutes=8), uncordon)
+    closing = run.finish()
+    assert (closing.outcome, closing.fault) == ("returned", "gpu-lost"), run.inbox.story
+    assert world.boots == 1
