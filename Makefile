@@ -30,7 +30,7 @@ help: ## list the tasks
 demo: programs ## show faults on simulated nodes go through a real control plane (ARGS="--once" ends by itself)
 	@$(BIN)/fleetmend demo $(ARGS)
 
-test: programs ## run the tests that fit into ten minutes
+test: programs ## run the tests, all but the long ones
 	@$(BIN)/python -m pytest $(ARGS)
 
 # pytest's exit 5 means that no test was picked (ARGS="-k ..."), which is no failure here.

@@ -146,9 +146,8 @@ def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
     elif interruption.reason is Interruption.GONE:
         inbox.facts = None  # the next read says whether it is true
     elif interruption.reason is Interruption.WORSE:
-        if (
-            episode.recover
-        ):  # watch says what the mark is for: it is only old, if the machine agrees
+        if episode.recover:
+            # Watch says what the mark is for: it is only old, if the machine agrees.
             episode.recover, episode.is_opened = False, False
         episode.overruled = None
         hear(run, episode)
