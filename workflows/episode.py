@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from workflows.contracts.kube import MachineMemory, Owner, Reading
-from workflows.contracts.machines import Attempt, Overrule, PhaseRecord
+from workflows.contracts.machines import Attempt, PhaseRecord
 from workflows.contracts.messages import Closing, Opening
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch
 from workflows.model.policy import FaultPolicy, Policy, Rung
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.marks import Marker
+from workflows.model.remediation.overrule import Overrule, is_overruled
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.model.remediation.reboot import BootRecord
 
@@ -80,13 +81,10 @@ class Episode:
     def is_undone(self, match: RuleMatch) -> bool:
         """True if a person undid our quarantine for all that the match says, during its boot.
 
-        Another device is something new, as for watch (`workers/watch/machine.py`).
+        In this run, or in one before it that the machine record remembers.
         """
-        done = [o for o in self.undone if o.boot_id in ("", match.boot_id)]
-        devices = {device for o in done if o.fault == match.fault.value for device in o.devices}
-        if match.devices:
-            return devices.issuperset(match.devices)
-        return any(o.fault == match.fault.value for o in done)
+        before = self.machine.overruled if self.machine else ()
+        return is_overruled(match, (*self.undone, *before))
 
     def blame(self, match: RuleMatch) -> None:
         """The episode is about this match now."""

@@ -49,6 +49,7 @@ class Inbox:
     expectation: Expectation | None = None
     question: str = ""
     report: Report | None = None
+    told_at: dict[str, datetime] = field(default_factory=dict)
     fresh: list[RuleMatch] = field(default_factory=list)
     facts: NodeFacts | None = None
     news: int = 0
@@ -78,14 +79,23 @@ class Inbox:
             return
         if report.episode and report.episode not in self.episodes:
             self.episodes.append(report.episode)
-        if report.marked_at and self._is_new(f"marked/{report.episode}"):
-            self.expectation = Expectation(report.episode, report.marked_at)
+        self.told_at.setdefault(report.episode, report.at)
+        if report.marked_at and f"marked/{report.episode}" not in self._seen:
+            self.expect(report.episode, report.marked_at)
         self.report = report
         for match in report.matches:
             if self._is_new(match.id):
                 self.fresh.append(match)
                 self.news += 1
                 self.tell(now, f"reported: {match.fault} by rule {match.rule}: {match.text}")
+
+    def expect(self, marker_episode: str, resource_version: str) -> None:
+        """From now on our marker with this id is to stand; a report can't say so once more.
+
+        It may be late: the marker was given back, or a person took it off.
+        """
+        self._is_new(f"marked/{marker_episode}")
+        self.expectation = Expectation(marker_episode, resource_version)
 
     def take_facts(self, facts: NodeFacts) -> None:
         """What the node looks like now; an older one than the last is dropped."""

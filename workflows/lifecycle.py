@@ -23,7 +23,7 @@ from workflows.contracts.kube import (
 )
 from workflows.contracts.messages import Closing, Command, Opening
 from workflows.episode import HARD, Episode
-from workflows.inbox import Expectation, Inbox
+from workflows.inbox import Inbox
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.policy import DrainWay, Rung
@@ -165,10 +165,10 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
 
 
 def still_matching(run: Runtime, episode: Episode, reading: Reading) -> tuple[RuleMatch, ...]:
-    """What matches and no person undid; if that is all that is left, the episode stands aside."""
+    """What matches and no person undid; if all that is left was undone in this run, it stands aside."""
     matches = match_rules(reading.node, episode.policy, run.now())
     standing = tuple(match for match in matches if not episode.is_undone(match))
-    if matches and not standing:
+    if matches and not standing and episode.undone:
         episode.overruled = episode.undone[-1]
     return standing
 
@@ -217,7 +217,7 @@ async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
             run.inbox.grants.pop(Budget.QUARANTINE, None)
     if done.marker is not None:
         episode.marker, episode.id = done.marker, done.marker.episode
-    run.inbox.expectation = Expectation(episode.id, done.resource_version)
+    run.inbox.expect(episode.id, done.resource_version)
     return None
 
 

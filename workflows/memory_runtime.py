@@ -6,6 +6,7 @@ by the unit tests and, later, by the forecast. Same exceptions and same looks in
 `TemporalRuntime`.
 """
 
+import contextlib
 import heapq
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from workflows.contracts.options import options_of
 from workflows.inbox import Inbox, Interruption
 from workflows.model.policy import StepOptions
 from workflows.model.remediation.phase import Phase
-from workflows.runtime import Interrupted, Net, Story, Until
+from workflows.runtime import Interrupted, Story, Until
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -94,16 +95,36 @@ class MemoryRuntime:
                 raise Interrupted(reason, contract.name, result)
         return result  # type: ignore[no-any-return]  # the world answers any contract
 
-    async def wait(self, until: Until, within: timedelta | None, net: Net | None = None) -> bool:
-        """See `Runtime.wait`; the net is asked at each moment at which anything happens."""
+    async def wait(self, until: Until, within: timedelta | None) -> bool:
+        """See `Runtime.wait`."""
         end = None if within is None else self._now + within
         while True:
             self._raise_interruption("wait")
-            if until(self._inbox) or self._is_answered(net):
+            if until(self._inbox):
                 return True
             if end is not None and self._now >= end:
                 return False
             self._advance(end)
+
+    async def wait_for_answer(
+        self,
+        contract: Contract[Request, Result],
+        request: Request,
+        until: Until,
+        within: timedelta | None,
+    ) -> Result | None:
+        """See `Runtime.wait_for_answer`; it is asked at each moment at which anything happens."""
+        answers: list[Result] = []
+
+        def is_answered(inbox: Inbox) -> bool:
+            if until(inbox):
+                return True
+            with contextlib.suppress(StillWaiting):
+                answers.append(self._world.answer(contract.name, request, self._now))
+            return bool(answers)
+
+        await self.wait(is_answered, within)
+        return answers[0] if answers else None
 
     async def publish(self, phase: Phase, story: Story) -> None:
         """See `Runtime.publish`."""
@@ -122,15 +143,6 @@ class MemoryRuntime:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # of the coroutine's own type
         raise AssertionError("the runbook awaited something that is not the Runtime")
-
-    def _is_answered(self, net: Net | None) -> bool:
-        if net is None:
-            return False
-        try:
-            self._world.answer(net.contract.name, net.request, self._now)
-        except StillWaiting:
-            return False
-        return True
 
     def _advance(self, end: datetime | None) -> None:
         """To the next planned moment, or to `end` if that comes first."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 from workflows.contracts.kube import GIVE_BACK, GiveBackRequest, Reading
-from workflows.contracts.machines import Overrule
 from workflows.contracts.messages import Command
 from workflows.episode import Episode
 from workflows.inbox import Inbox, Interruption
@@ -17,6 +16,7 @@ from workflows.model.detection.finding import printable
 from workflows.model.policy import Rung
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement
+from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.places import free_slot, release
 from workflows.proving import hear

@@ -32,7 +32,7 @@ from workflows.model.remediation.gate import (
 from workflows.model.remediation.marks import Marker
 from workflows.model.remediation.phase import Phase
 from workflows.model.remediation.reboot import BootRecord, Proof, RebootProof
-from workflows.runtime import Net, Overruled, Runtime, Until
+from workflows.runtime import Overruled, Runtime, Until
 from workflows.telling import publish_record
 
 HEARSAY = timedelta(seconds=10)
@@ -46,6 +46,9 @@ PROOF_AGAIN_S = 5.0
 OLD_MARK = timedelta(seconds=30)
 """A mark older than this at a run's first look was not just written for it: Temporal was away, or
 the mark comes out of a restored backup. As long as the sweep waits for a workflow."""
+TOLD_AT_ONCE = timedelta(seconds=2)
+"""Watch stamps a mark and its first report with the same instant; a mark that it tells later than
+this was there before: it has just become the leader, or etcd was restored."""
 
 
 def hear(run: Runtime, episode: Episode) -> None:
@@ -98,7 +101,7 @@ def adopt(run: Runtime, episode: Episode, reading: Reading) -> None:
     if marker.episode in run.inbox.episodes:
         episode.id = marker.episode
         if reading.node.unschedulable:  # else there is no quarantine that could be expected
-            run.inbox.expectation = Expectation(episode.id, reading.node.resource_version)
+            run.inbox.expect(episode.id, reading.node.resource_version)
     else:
         episode.recover = True
     if episode.match is None and marker.fault in set(Fault):
@@ -121,7 +124,9 @@ async def doubt_old_mark(run: Runtime, episode: Episode) -> None:
     marker = episode.marker
     if marker is None or not marker.boot_id or episode.recover:
         return
-    if run.now() - marker.since < OLD_MARK:
+    told_at = run.inbox.told_at.get(marker.episode)
+    was_told_at_once = told_at is not None and told_at - marker.since < TOLD_AT_ONCE
+    if was_told_at_once and run.now() - marker.since < OLD_MARK:
         return
     asked = NodeTaskRequest(
         owner=episode.owner,
@@ -190,12 +195,11 @@ async def prove_reboot(run: Runtime, episode: Episode, before: BootRecord) -> Re
     deadline = before.at + timedelta(seconds=episode.policy.timing.boot_deadline_s)
     while True:
         left = deadline - run.now()
-        await run.wait(
-            lambda inbox: has_booted(inbox, before),
-            max(left, timedelta()),
-            Net(AWAIT_REBOOT, watch),
+        proof = await run.wait_for_answer(
+            AWAIT_REBOOT, watch, lambda inbox: has_booted(inbox, before), max(left, timedelta())
         )
-        proof = await run.step(PROVE_REBOOT, watch)
+        if proof is None:  # a signal came first, or the time is over
+            proof = await run.step(PROVE_REBOOT, watch)
         if proof.proof is Proof.DONE or run.now() >= deadline:
             return proof
         news = run.inbox.news
@@ -223,7 +227,8 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
     looks = 0
     while True:
         news = run.inbox.news
-        judged = await judge(run, episode, (run.now() - begun).total_seconds())
+        waited_s = (run.now() - begun).total_seconds()
+        judged = await judge(run, episode, waited_s, is_first=looks == 0)
         settled = Verdict.PASSED if patience else None
         is_final = judged.verdict is settled or (
             patience is None and judged.verdict is not Verdict.UNKNOWN
@@ -237,7 +242,7 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
         looks += 1
 
 
-async def judge(run: Runtime, episode: Episode, waited_s: float) -> Judgement:
+async def judge(run: Runtime, episode: Episode, waited_s: float, *, is_first: bool) -> Judgement:
     """One look: conditions first, and only if they are good the count on the node itself."""
     reading = await look(run, episode)
     node, policy = reading.node, episode.policy
@@ -247,6 +252,9 @@ async def judge(run: Runtime, episode: Episode, waited_s: float) -> Judgement:
     baseline = reading.machine.baseline
     if baseline is None:
         return judge_inventory(None, None, node.boot_id)
+    allocatable = judge_allocatable(node, baseline, waited_s, policy.gate.settle_s)
+    if allocatable.verdict is Verdict.UNKNOWN and is_first:
+        return allocatable  # the kubelet has just come back: its devices are announced in a moment
     count = NodeTaskRequest(
         owner=episode.owner,
         kind=TaskKind.INVENTORY,
@@ -259,5 +267,5 @@ async def judge(run: Runtime, episode: Episode, waited_s: float) -> Judgement:
     found = Inventory(answer.gpus, answer.model, answer.boot_id)
     return worst(
         judge_inventory(found, baseline, node.boot_id),
-        judge_allocatable(node, baseline, waited_s, policy.gate.settle_s),
+        allocatable,
     )

@@ -66,14 +66,6 @@ class Story:
     asks: str = ""
 
 
-@dataclass(frozen=True)
-class Net:
-    """A contract whose retries are waiting (`waits` in the options table), with its request."""
-
-    contract: Contract[Any, Any]
-    request: Any
-
-
 class Runtime(Protocol):
     """What the runbook needs. Everything it learns from outside comes through here.
 
@@ -94,10 +86,24 @@ class Runtime(Protocol):
             NodeGone, NotOwner, Overruled, StepFailed: see there.
         """
 
-    async def wait(self, until: Until, within: timedelta | None, net: "Net | None" = None) -> bool:
-        """True once `until` holds or `net` answered, False once `within` has passed (None = no limit).
+    async def wait(self, until: Until, within: timedelta | None) -> bool:
+        """True once `until` holds, False once `within` has passed (None = no limit).
 
-        `net` is a slowly retried contract beneath the signals, for the case that one is lost.
+        Raises:
+            Interrupted: stopped.
+        """
+
+    async def wait_for_answer(
+        self,
+        contract: Contract[Request, Result],
+        request: Request,
+        until: Until,
+        within: timedelta | None,
+    ) -> Result | None:
+        """The answer of a contract whose retries are waiting (`waits` in the options table).
+
+        It lies beneath the signals, for the case that one is lost: None = `until` held first, or
+        `within` has passed (None = no limit).
 
         Raises:
             Interrupted: stopped.
@@ -144,27 +150,44 @@ class TemporalRuntime:
         """Workflow time: the same at a replay."""
         return workflow.now()
 
-    async def wait(self, until: Until, within: timedelta | None, net: Net | None = None) -> bool:
+    async def wait(self, until: Until, within: timedelta | None) -> bool:
         """See `Runtime.wait`."""
-        inbox = self._inbox
         self._raise_interruption("wait")
-        if until(inbox):
-            return True
-        handle = self._start(net.contract, net.request) if net else None
+        if not until(self._inbox):
+            await self._until(until, within)
+            self._raise_interruption("wait")
+        return until(self._inbox)
+
+    async def wait_for_answer(
+        self,
+        contract: Contract[Request, Result],
+        request: Request,
+        until: Until,
+        within: timedelta | None,
+    ) -> Result | None:
+        """See `Runtime.wait_for_answer`."""
+        self._raise_interruption(contract.name)
+        if until(self._inbox):
+            return None
+        handle = self._start(contract, request)
+        await self._until(lambda inbox: handle.done() or until(inbox), within)
+        reason = self._inbox.interruption()
+        if not handle.done():
+            handle.cancel()
+        answer = None
+        with contextlib.suppress(ActivityError):
+            answer = await handle
+        if reason is not None:
+            raise self._interrupted(reason, contract.name)
+        return answer
+
+    async def _until(self, until: Until, within: timedelta | None) -> None:
+        """Until it holds, a reason to stop has come, or the time has passed."""
+        inbox = self._inbox
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: (
-                    until(inbox)
-                    or inbox.interruption() is not None
-                    or (handle is not None and handle.done())
-                ),
-                timeout=within,
+                lambda: until(inbox) or inbox.interruption() is not None, timeout=within
             )
-        reason = inbox.interruption()
-        answered = await self._settle(handle) if handle is not None else False
-        if reason is not None:
-            raise self._interrupted(reason, net.contract.name if net else "wait")
-        return answered or until(inbox)
 
     async def step(self, contract: Contract[Request, Result], request: Request) -> Result:
         """See `Runtime.step`."""
@@ -244,8 +267,8 @@ class TemporalRuntime:
         inbox = self._inbox
         inbox.tell(self.now(), f"{contract.name} waits: {detail}")
         news = inbox.news
-        net = Net(AWAIT_PERMIT, PermitRequest(request.owner, contract.effect))
-        await self.wait(lambda box: box.news != news, None, net)
+        asked = PermitRequest(request.owner, contract.effect)
+        await self.wait_for_answer(AWAIT_PERMIT, asked, lambda box: box.news != news, None)
 
     def _start(
         self, contract: Contract[Request, Result], request: Request
@@ -261,16 +284,6 @@ class TemporalRuntime:
             heartbeat_timeout=row.heartbeat,
             retry_policy=_retry_policy(row),
         )
-
-    async def _settle(self, handle: workflow.ActivityHandle[Any]) -> bool:
-        """Ends a net; True if it had answered."""
-        if not handle.done():
-            handle.cancel()
-        try:
-            await handle
-        except ActivityError:
-            return False
-        return True
 
     async def _carry_out(self, contract: Contract[Request, Result], request: Request) -> Result:
         """One activity. A long one is stopped by an interruption; its true result counts."""

@@ -16,6 +16,7 @@ from workflows.model.detection.finding import printable
 from workflows.model.node import parse_instant
 from workflows.model.policy import Rung
 from workflows.model.remediation.gate import Baseline
+from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.phase import Outcome
 
 MAX_ENTRIES: Final = 50
@@ -38,6 +39,15 @@ def memory_of(machine_id: str, body: Mapping[str, Any] | None, episode: str) -> 
         strikes=count if isinstance(count, int) else 0,
         reboots_in_episode=sum(1 for a in attempts if a.get("rung") == Rung.REBOOT),
         closed_outcome=_closed_outcome(status, episode),
+        overruled=tuple(
+            Overrule(
+                fault=str(entry.get("fault", "")),
+                devices=(str(entry["device"]),) if entry.get("device") else (),
+                boot_id=str(entry.get("bootID") or ""),
+                at=parse_instant(entry.get("at")),
+            )
+            for entry in _objects(status.get("overruled"))[:MAX_ENTRIES]
+        ),
     )
 
 

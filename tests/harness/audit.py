@@ -165,7 +165,9 @@ class AuditLog:
 
     def _all(self) -> Iterator[AuditEvent]:
         with self._path.open("rb") as log:
-            log.seek(self._offset)
+            if self._offset:
+                log.seek(self._offset - 1)
+                log.readline()  # the rest of a line that was being written at the start point
             for line in log:
                 if not line.endswith(b"\n"):
                     return  # still being written

@@ -21,6 +21,14 @@ def marked(boot_id: str, age_s: float) -> World:
     return world
 
 
+def told_at_once(world: World) -> Run:
+    """A run that watch reported the mark to when it had just written it."""
+    run = Run(world)
+    assert world.marker is not None
+    run.inbox.take_report(report_of(world, "ep-1", world.marker.since), START)
+    return run
+
+
 def test_an_old_mark_of_the_present_boot_is_repaired_as_ever() -> None:
     world = marked("boot-0", 3600)
     assert started(world).finish().outcome == "returned"
@@ -50,16 +58,26 @@ def test_an_old_mark_on_a_machine_that_cannot_be_asked_is_held(
     assert "reboot" not in run.steps
 
 
-def test_a_young_mark_is_not_asked_about() -> None:
+def test_a_young_mark_that_watch_told_at_once_is_not_asked_about() -> None:
     world = marked("boot-0", 5)
-    run = started(world)
+    run = told_at_once(world)
     assert run.finish().outcome == "returned"
     assert run.steps.index("inventory") > run.steps.index("reboot")
 
 
+def test_a_young_mark_that_watch_tells_late_is_asked_about() -> None:
+    """A backup of etcd was restored seconds after the mark: watch finds what it had written itself."""
+    world = marked("boot-before", 5)
+    world.bad.clear()
+    run = started(world)
+    assert run.finish().outcome == "returned", run.inbox.story
+    assert world.boots == 0
+    assert not {"note_slot", "drain", "reboot"} & set(run.steps)
+
+
 def test_a_signal_from_a_time_that_a_restored_etcd_took_back_overrules_nothing() -> None:
     world = marked("boot-0", 5)
-    run = started(world)
+    run = told_at_once(world)
 
     def tell(inbox: Inbox, now: datetime) -> None:
         lost = replace(world.facts(), resource_version="999999", marker_episode="", at=now)

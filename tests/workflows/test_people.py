@@ -1,5 +1,6 @@
 """People and other owners in the runbook, in memory: messages, overrulings, the sweep."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from workflows.contracts.messages import Command, Opening
 from workflows.inbox import Inbox
 from workflows.memory_runtime import START, Deadlocked
 from workflows.model.remediation.marks import Marker, Quarantine
+from workflows.model.remediation.overrule import Overrule
 
 
 def test_resume_after_an_overruling_quarantines_and_repairs_again() -> None:
@@ -253,3 +255,48 @@ def test_a_new_fault_while_the_overruling_is_told_is_quarantined_and_not_taken_f
     closing = run.finish()
     assert (closing.outcome, closing.fault) == ("returned", "gpu-lost"), run.inbox.story
     assert world.boots == 1
+
+
+def test_a_late_report_of_a_mark_that_is_off_again_is_no_second_overruling() -> None:
+    world = World()
+    world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
+    run = started(world)
+    answer = world.answer
+
+    def at_leftover(name, request, now):  # type: ignore[no-untyped-def]
+        if name == "give_back":
+            world.answer = answer  # type: ignore[method-assign]
+            world.fail("GPUHealthy", "GpuLost")
+            late = replace(report_of(world, "ep-1", now), marked_at=str(world.version))
+            run.inbox.take_report(late, now)
+        return answer(name, request, now)
+
+    def uncordon(inbox: object, now: object) -> None:
+        world.answer = at_leftover  # type: ignore[method-assign]
+        world.unschedulable = False
+        world.touch()
+
+    run.say(timedelta(minutes=8), uncordon)
+    closing = run.finish()
+    assert (closing.outcome, closing.fault) == ("returned", "gpu-lost"), run.inbox.story
+    assert world.boots == 1
+
+
+def test_what_an_earlier_run_recorded_as_undone_stays_undone() -> None:
+    world = World()
+    world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
+    world.overruled = (Overrule("diagnostic-unknown", (), "boot-0", START),)
+    run = started(world)
+    closing = run.finish()
+    assert closing.outcome == "dismissed", run.inbox.story
+    assert "quarantine" not in run.steps
+
+
+def test_what_was_undone_in_an_earlier_boot_counts_again() -> None:
+    world = World()
+    world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
+    world.overruled = (Overrule("diagnostic-unknown", (), "boot-before", START),)
+    run = started(world)
+    run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    assert run.finish().outcome == "retired"
+    assert "quarantine" in run.steps

@@ -42,6 +42,7 @@ from workflows.model.remediation.marks import (
     marker_of,
     other_healer,
 )
+from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.permit import Claim, Effect, fence
 from workflows.model.remediation.reboot import BootRecord, Proof, prove_reboot
 from workflows.runtime import NodeGone, NotOwner, Overruled
@@ -76,6 +77,7 @@ class World:
     pods: int = 3
     blocked: bool = False
     closed_outcome: str = ""
+    overruled: tuple[Overrule, ...] = ()
     version: int = 1
     boot_at: datetime | None = None
     gpus: tuple[str, ...] = GPUS
@@ -173,7 +175,7 @@ class World:
             raise kind(refused.detail)
 
     def _memory(self) -> MachineMemory:
-        return MachineMemory("machine-1", self.baseline, 0, 0, self.closed_outcome)
+        return MachineMemory("machine-1", self.baseline, 0, 0, self.closed_outcome, self.overruled)
 
     def read_node(self, request: Any, now: datetime) -> Reading:
         view = self.view(now)
@@ -282,7 +284,7 @@ class World:
 def report_of(world: World, episode: str, now: datetime = START) -> Report:
     """What watch would report about the node now."""
     matches = match_rules(world.view(now), world.policy, now)
-    marked_at = str(world.version) if world.marker else ""
+    marked_at = str(world.version) if world.marker and world.unschedulable else ""
     return Report(NODE, episode, "training", matches, f"boot-{world.boots}", now, marked_at)
 
 

@@ -19,7 +19,7 @@ from workers.watch.current_rules import CurrentRules
 from workers.watch.facts import facts_of, key_of
 from workers.watch.fleet import Fleet, Tracked, counts_as_reflex, readable_marker
 from workers.watch.judge import Sight, Verdict, judge
-from workers.watch.machine import MachineRecord, marks_of
+from workers.watch.machine import MachineRecord, is_overruled, marks_of
 from workers.watch.metrics import Counter, Metrics
 from workers.watch.notices import Notice, Notices
 from workers.watch.outbox import Outbox
@@ -66,14 +66,15 @@ class Lookout:
         """A Node is there, or is another than before."""
         with self._lock:
             known = self._fleet.nodes.get(view.uid)
+            before = known.view if known is not None else None
             had_marker = known is not None and known.marker is not None
-            had_garbage = known is not None and not had_marker and is_marked(known.view)
+            had_garbage = before is not None and not had_marker and is_marked(before)
             if known is not None and known.view.boot_id != view.boot_id:
                 known.overruled = frozenset()
             tracked = self._fleet.put(view, self._rules.policy or self._rules.fallback)
             self._hands.reflex.see(tracked)
-            if had_marker and not is_marked(tracked.view):
-                self._note_undone(tracked)
+            if before is not None and had_marker:
+                self._note_undone(tracked, before)
             elif had_garbage and not is_marked(tracked.view):
                 tracked.reported = None  # the run that met it has yielded: nobody has the fault
             self._react(tracked)
@@ -226,20 +227,22 @@ class Lookout:
         tracked.silent_since = (tracked.silent_since or now) if verdict.is_silent else None
         return verdict
 
-    def _note_undone(self, tracked: Tracked) -> None:
-        """Our marker went from the node.
+    def _note_undone(self, tracked: Tracked, before: NodeView) -> None:
+        """Whether our quarantine went from the node: the cordon, the marker or both.
 
-        If the workflow gave it back, nothing matches. Otherwise a person took it off, and what
-        they saw is not answered with another quarantine.
+        If the workflow gave it back, nothing matched. Otherwise a person took it off, and what
+        they saw until then (not what is reported afterwards) is not answered with another one.
         """
         policy = self._rules.policy
         if policy is None:
             return
-        matches = match_rules(tracked.view, policy, datetime.now(UTC))
-        tracked.overruled = marks_of(matches)
-        if tracked.reported is None and matches:
+        if before.unschedulable and not _is_quarantined(tracked):
+            tracked.overruled = marks_of(match_rules(before, policy, datetime.now(UTC)))
+        if tracked.reported is None and not is_marked(tracked.view):
             # It had been handed over: no episode is open that could hold.
-            tracked.reported = frozenset(match.id for match in matches)
+            matches = match_rules(tracked.view, policy, datetime.now(UTC))
+            undone = [match for match in matches if is_overruled(match, tracked.overruled)]
+            tracked.reported = frozenset(match.id for match in undone) or None
 
     def _report(self, tracked: Tracked, verdict: Verdict, now: datetime) -> None:
         ids = frozenset(match.id for match in verdict.matches)
@@ -265,8 +268,8 @@ class Lookout:
             matches=verdict.matches,
             boot_id=tracked.view.boot_id,
             at=now,
-            # The run then knows that a marker it doesn't find was taken off by somebody.
-            marked_at=tracked.view.resource_version if marker is not None else "",
+            # The run then knows that a quarantine it doesn't find was taken off by somebody.
+            marked_at=tracked.view.resource_version if _is_quarantined(tracked) else "",
         )
         # Before it is offered: the outbox may ask at once whether it is still true.
         tracked.reported = ids
@@ -351,6 +354,10 @@ class Lookout:
         self._hands.notices.tell(
             Notice(tracked.ref, match.id, "WouldQuarantine", text, is_warning=False)
         )
+
+
+def _is_quarantined(tracked: Tracked) -> bool:
+    return tracked.marker is not None and tracked.view.unschedulable
 
 
 def _is_done(attempt: tuple[RuleMatch, Attempt] | None) -> bool:

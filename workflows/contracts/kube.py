@@ -14,6 +14,7 @@ from workflows.model.policy import DrainWay, Policy
 from workflows.model.remediation.drain import Blocked
 from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import Marker
+from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.permit import Effect
 from workflows.model.remediation.reboot import BootRecord, RebootProof
 
@@ -36,6 +37,8 @@ class MachineMemory:
     reboots_in_episode: int
     closed_outcome: str
     """The outcome that this very episode was closed with; "" = it was never closed."""
+    overruled: tuple[Overrule, ...] = ()
+    """What people undid on this machine, by whatever episode."""
 
 
 @dataclass(frozen=True)

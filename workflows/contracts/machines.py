@@ -10,6 +10,7 @@ from datetime import datetime
 from workflows.contracts import Contract
 from workflows.contracts.kube import Owner
 from workflows.model.remediation.gate import Baseline
+from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.permit import Effect
 
 
@@ -22,16 +23,6 @@ class Attempt:
     result: str
     boot_id_before: str = ""
     boot_id_after: str = ""
-
-
-@dataclass(frozen=True)
-class Overrule:
-    """A person undid the quarantine for these faults (class, device) during this boot."""
-
-    fault: str
-    devices: tuple[str, ...]
-    boot_id: str
-    at: datetime
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import pytest
 
 from activities.machines.record import MAX_ENTRIES, memory_of, phase_change, spec_change
 from workflows.contracts.kube import Owner
-from workflows.contracts.machines import Attempt, Overrule, PhaseRecord
+from workflows.contracts.machines import Attempt, PhaseRecord
 from workflows.model.identity import NodeRef
+from workflows.model.remediation.overrule import Overrule
 
 AT = datetime(2026, 11, 29, 12, tzinfo=UTC)
 RECORD = PhaseRecord(

@@ -41,6 +41,26 @@ def test_node_whose_marks_a_person_took_off_is_not_quarantined_again_for_the_sam
     scene.until_quarantined(node)
 
 
+def test_fault_after_the_cordon_was_lifted_is_quarantined_though_the_marker_goes_later(
+    scene: Scene, recorder: Recorder
+) -> None:
+    """A person lifts the cordon, and before the run takes its marker off, something is new."""
+    (node,) = scene.add("a")
+    scene.arm()
+    scene.writing_watch()
+    scene.break_node(node)
+    scene.until_quarantined(node)
+    scene.cluster.patch_node(node, {"spec": {"unschedulable": None}})
+    uid = scene.uids[node]
+    told = lambda: any(not f.unschedulable for f in recorder.facts(node, uid))  # noqa: E731
+    wait_until(told, 10, "the episode is told of the lifted cordon", saw=scene.tails)
+    scene.nodes.inject(node, "gpu-lost", gpu=3)
+    wait_until(lambda: len(recorder.reports(node, uid)) == 2, 10, "the new one is reported")
+    assert [report.marked_at != "" for report in recorder.reports(node, uid)] == [True, False]
+    scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: None}}})
+    scene.until_quarantined(node)
+
+
 def test_fault_behind_an_unreadable_mark_is_reported_again_once_the_mark_is_off(
     scene: Scene, recorder: Recorder
 ) -> None:
