@@ -5,7 +5,7 @@ patches, evictions and reboots here, never in fleetmend's own counters.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -120,11 +120,17 @@ class Wanted:
 
 
 class AuditLog:
-    """The audit log from a certain point on; `audit(lab)` makes one that starts now."""
+    """The audit log from a certain point on; `audit(lab)` makes one that starts now.
+
+    Each line is read once: waits look again and again, and a lab writes tens of megabytes.
+    """
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self._path = path
-        self._offset = offset
+        self._read_to = offset
+        # A line that was being written at the start point is not of this time.
+        self._is_in_line = offset > 0
+        self._events: list[AuditEvent] = []
 
     def events(self, wanted: Wanted | None = None) -> list[AuditEvent]:
         """Every finished request since the start point that `wanted` takes, oldest first."""
@@ -163,17 +169,22 @@ class AuditLog:
         """Reboot pods that were created for a node."""
         return self.node_tasks(node, "reboot")
 
-    def _all(self) -> Iterator[AuditEvent]:
+    def _all(self) -> list[AuditEvent]:
         with self._path.open("rb") as log:
-            if self._offset:
-                log.seek(self._offset - 1)
-                log.readline()  # the rest of a line that was being written at the start point
+            if self._is_in_line:
+                log.seek(self._read_to - 1)
+                log.readline()
+                self._read_to = log.tell()
+                self._is_in_line = False
+            log.seek(self._read_to)
             for line in log:
                 if not line.endswith(b"\n"):
-                    return  # still being written
+                    break  # still being written
+                self._read_to += len(line)
                 raw = json.loads(line)
                 if raw.get("stage") == "ResponseComplete":
-                    yield AuditEvent(raw)
+                    self._events.append(AuditEvent(raw))
+        return self._events
 
 
 def audit(lab: LabAddress) -> AuditLog:
