@@ -227,6 +227,22 @@ def _default_rules() -> tuple[Rule, ...]:
             immediate=True,
         ),
         Rule(
+            name="gpu-memory-contained",
+            condition="GPUHealthy",
+            status="False",
+            reasons=("GpuMemoryContained",),
+            fault=Fault.GPU_MEMORY_CONTAINED,
+            immediate=True,
+        ),
+        Rule(
+            name="gpu-driver",
+            condition="GPUHealthy",
+            status="False",
+            reasons=("GpuDriver",),
+            fault=Fault.GPU_DRIVER,
+            immediate=True,
+        ),
+        Rule(
             name="gpu-thermal",
             condition="GPUHealthy",
             status="False",
@@ -298,6 +314,8 @@ def _default_faults() -> dict[Fault, FaultPolicy]:
     return {
         Fault.GPU_LOST: FaultPolicy(),
         Fault.GPU_MEMORY_UNCORRECTABLE: FaultPolicy(),
+        Fault.GPU_MEMORY_CONTAINED: FaultPolicy(drain=DrainWay.FINISH_WORK),
+        Fault.GPU_DRIVER: FaultPolicy(),
         Fault.INTERCONNECT: FaultPolicy(),
         Fault.THERMAL: FaultPolicy(drain=DrainWay.FINISH_WORK, ladder=()),
         Fault.NETWORK: FaultPolicy(drain=DrainWay.FINISH_WORK),

@@ -19,6 +19,8 @@ from workflows.model.detection.fault import (
         ("GpuLost", Fault.GPU_LOST),
         ("GPULost", Fault.GPU_LOST),
         ("GpuMemoryUncorrectable", Fault.GPU_MEMORY_UNCORRECTABLE),
+        ("GpuMemoryContained", Fault.GPU_MEMORY_CONTAINED),
+        ("GpuDriver", Fault.GPU_DRIVER),
         ("Interconnect", Fault.INTERCONNECT),
         ("HostUnreachable", Fault.HOST_UNREACHABLE),
         ("NewerThanThisRelease", Fault.DIAGNOSTIC_UNKNOWN),

@@ -14,6 +14,8 @@ class Fault(StrEnum):
 
     GPU_LOST = "gpu-lost"
     GPU_MEMORY_UNCORRECTABLE = "gpu-memory-uncorrectable"
+    GPU_MEMORY_CONTAINED = "gpu-memory-contained"
+    GPU_DRIVER = "gpu-driver"
     INTERCONNECT = "interconnect"
     THERMAL = "thermal"
     NETWORK = "network"
@@ -28,7 +30,9 @@ SEVERITY: Mapping[Fault, int] = MappingProxyType(
         Fault.DIAGNOSTIC_UNKNOWN: 10,
         Fault.HOST_UNREACHABLE: 20,
         Fault.THERMAL: 30,
+        Fault.GPU_MEMORY_CONTAINED: 35,
         Fault.NETWORK: 40,
+        Fault.GPU_DRIVER: 45,
         Fault.INTERCONNECT: 50,
         Fault.GPU_MEMORY_UNCORRECTABLE: 60,
         Fault.GPU_LOST: 70,
