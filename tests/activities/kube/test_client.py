@@ -140,7 +140,21 @@ def test_refuses_what_the_api_refuses_with_its_words(kube: KubeClient) -> None:
         (Hang(forwarded=True), errors.Unreachable, True, True),
         (Rewrite(lambda body: body[:-5]), errors.BadAnswer, True, True),
     ],
-    ids=repr,
+    ids=[
+        "conflict",
+        "too-many",
+        "failed",
+        "failed-though-done",
+        "unavailable",
+        "no-json",
+        "no-object",
+        "nested-too-deep",
+        "dropped",
+        "dropped-though-done",
+        "silent",
+        "silent-though-done",
+        "cut",
+    ],
 )
 def test_a_failed_write_says_whether_it_may_have_been_done(
     fault: Answer | Drop | Hang | Rewrite,
