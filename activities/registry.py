@@ -89,6 +89,8 @@ def _record_activities(
     return [
         _sync(node_tasks.INVENTORY, tasks.inventory),
         _sync(node_tasks.REBOOT, tasks.reboot),
+        _sync(node_tasks.DIAGNOSE, tasks.diagnose),
+        _sync(node_tasks.KERNEL_LOG, tasks.kernel_log),
         _sync(machines.RECORD_PHASE, records.record_phase),
         _sync(machines.RECORD_BASELINE, records.record_baseline),
     ]

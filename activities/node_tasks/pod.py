@@ -19,9 +19,10 @@ TASK_LABEL: Final = "fleetmend.io/task"
 EPISODE_LABEL: Final = "fleetmend.io/episode"
 EPISODE_ANNOTATION: Final = "fleetmend.io/task-episode"
 NODE_UID_ANNOTATION: Final = "fleetmend.io/task-node-uid"
-MAX_ACTIVE_S: Final = 3600
-"""The admission policy refuses a longer active deadline."""
+MAX_ACTIVE_S: Final = 15_000
+"""The admission policy refuses a longer active deadline; DCGM's level 4 takes hours."""
 HOST_MOUNT: Final = "/host"
+PRIVILEGED: Final = frozenset({TaskKind.REBOOT, TaskKind.KERNEL_LOG})
 
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
@@ -43,12 +44,25 @@ def order_of(request: NodeTaskRequest, name: str) -> TaskOrder:
         expected_boot_id=request.expected_boot_id,
         not_after=request.not_after,
         refuse_if_gpu_in_use=request.refuse_if_gpu_in_use,
+        level=request.level,
+        expected_gpus=request.expected_gpus,
+        limit_s=request.limit_s,
+        since=request.since,
     )
 
 
+def _order_text(request: NodeTaskRequest, name: str) -> str:
+    """Without what the kind does not need: a task of an older image refuses unknown fields."""
+    return order_of(request, name).model_dump_json(exclude_defaults=True)
+
+
 def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
-    """The manifest. Only a reboot is privileged and may write below the host's root."""
+    """The manifest. Only a reboot may write below the host's root.
+
+    Privileged are the reboot, and the reader of /dev/kmsg (a device that no container may open).
+    """
     is_reboot = request.kind is TaskKind.REBOOT
+    is_privileged = request.kind in PRIVILEGED
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -79,9 +93,9 @@ def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
                     "name": "task",
                     "image": image,
                     "command": ["fleetmend", "node-task", request.kind.value],
-                    "env": [{"name": TASK_ENV, "value": order_of(request, name).model_dump_json()}],
+                    "env": [{"name": TASK_ENV, "value": _order_text(request, name)}],
                     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-                    "securityContext": {"privileged": is_reboot, "runAsUser": 0},
+                    "securityContext": {"privileged": is_privileged, "runAsUser": 0},
                     "volumeMounts": [
                         {"name": "host", "mountPath": HOST_MOUNT, "readOnly": not is_reboot}
                     ],

@@ -1,6 +1,6 @@
 """Running a node task: one pod, its verdict, and the pod gone again before anybody goes on.
 
-Owns the activities `inventory` and `reboot`. The pod's shape is `pod.py`, the reading of its
+Owns the activities `inventory`, `reboot`, `diagnose` and `kernel_log`. The pod's shape is `pod.py`, the reading of its
 verdict (hostile) `workflows/contracts/node_tasks.py`, the program inside it `workers/node_task`.
 Every defect is an answer `unknown` with its reason, never a guess.
 """
@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Final
 
 import structlog
+from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -30,6 +31,8 @@ from activities.node_tasks.pod import (
 )
 from activities.permit import Authority
 from workflows.contracts.node_tasks import (
+    IDLE_LEVEL,
+    MAX_LEVEL,
     NodeTaskRequest,
     Result,
     TaskAnswer,
@@ -45,7 +48,7 @@ from workflows.model.remediation.permit import Effect
 RELEASE_CONFIG_MAP: Final = "fleetmend-release"
 IMAGE_KEY: Final = "image"
 START_SHARE: Final = 0.5
-"""Part of the deadline within which the container must have started: what has not, rarely will."""
+"""Part of the deadline (without the diagnostic's own time) within which the container must have started: what has not, rarely will."""
 LOOK_S: Final = 0.25
 """Longest time between two looks at cancellation and clock; changes of the pod wake at once."""
 NET_S: Final = 5.0
@@ -54,6 +57,7 @@ HEARTBEAT_S: Final = 1.0
 CREATE_TIMEOUT: Final = CallTimeout(connect_s=2.0, read_s=3.0)
 """Of the pod's creation: over before Temporal misses a heartbeat and starts another attempt."""
 
+_ANSWER: Final = TypeAdapter(TaskAnswer)
 _log = structlog.get_logger(__name__)
 
 
@@ -91,6 +95,26 @@ class NodeTaskActivities:
             raise errors.bad_request("reboot: expected_boot_id is missing: a reboot is bound to it")
         return self._run(request, TaskKind.REBOOT)
 
+    def diagnose(self, request: NodeTaskRequest) -> TaskAnswer:
+        """Implements `diagnose`: DCGM's diagnostic, at a level of which 2 and above load the GPUs.
+
+        Idempotent, and heartbeats, as `inventory`. At level 2 and above the node must be drained
+        (unless the request waives it), read right before the pod is created: else `refused`.
+
+        Raises:
+            ApplicationError: as `inventory`; bad-request: the level is none.
+        """
+        if not 1 <= request.level <= MAX_LEVEL:
+            raise errors.bad_request(f"diagnose: level {request.level}: use 1 to {MAX_LEVEL}")
+        return self._run(request, TaskKind.DIAGNOSE)
+
+    def kernel_log(self, request: NodeTaskRequest) -> TaskAnswer:
+        """Implements `kernel_log`: the hardware Xids that the kernel told of in this boot.
+
+        Idempotent, heartbeats and raises as `inventory`.
+        """
+        return self._run(request, TaskKind.KERNEL_LOG)
+
     def _run(self, request: NodeTaskRequest, kind: TaskKind) -> TaskAnswer:
         if request.kind is not kind:
             raise errors.bad_request(f"{kind}: the request is for a task of kind {request.kind}")
@@ -98,10 +122,10 @@ class NodeTaskActivities:
 
 
 def _bounded(request: NodeTaskRequest) -> NodeTaskRequest:
-    """The request as it is; a task without a not-after time gets its deadline as one."""
+    """The request as it is; a task without a not-after time gets one that its work fits in."""
     if request.not_after is not None:
         return request
-    late = datetime.now(UTC) + timedelta(seconds=request.deadline_s)
+    late = datetime.now(UTC) + timedelta(seconds=request.deadline_s - request.limit_s)
     return replace(request, not_after=late)
 
 
@@ -119,7 +143,9 @@ class _Memory:
             return cls()
         kept = details[0]
         answer = kept.get("answer")
-        return cls(str(kept.get("pod_uid", "")), _answer_from(answer) if answer else None)
+        return cls(
+            str(kept.get("pod_uid", "")), _ANSWER.validate_python(answer) if answer else None
+        )
 
 
 class _TaskRun:
@@ -140,6 +166,11 @@ class _TaskRun:
     @property
     def _is_reboot(self) -> bool:
         return self._request.kind is TaskKind.REBOOT
+
+    @property
+    def _needs_idle(self) -> bool:
+        is_load = self._request.kind is TaskKind.DIAGNOSE and self._request.level > IDLE_LEVEL
+        return self._is_reboot or is_load
 
     def answer(self) -> TaskAnswer:
         """Finds or creates the pod, waits for its end, removes it, answers."""
@@ -199,7 +230,7 @@ class _TaskRun:
                 f"ConfigMap {NAMESPACE}/{RELEASE_CONFIG_MAP} names no {IMAGE_KEY}: no task can "
                 "run; whoever installs the release writes it"
             )
-        refusal = self._refusal_before_reboot() if self._is_reboot else None
+        refusal = self._refusal_before_work() if self._needs_idle else None
         if refusal is not None:
             return refusal
         effect = Effect.DISRUPT if self._is_reboot else Effect.MARK
@@ -218,8 +249,8 @@ class _TaskRun:
         self._tell(read_task_pod(created), at_once=True)
         return None
 
-    def _refusal_before_reboot(self) -> TaskAnswer | None:
-        """Reasons, besides the permit, not to ask for a reboot now."""
+    def _refusal_before_work(self) -> TaskAnswer | None:
+        """Reasons, besides the permit, not to ask for a reboot, or for load, now."""
         request = self._request
         if request.not_after is not None and datetime.now(UTC) >= request.not_after:
             return TaskAnswer(Result.REFUSED, f"too late: not after {request.not_after:%H:%M:%S}")
@@ -259,7 +290,8 @@ class _TaskRun:
     def _follow(self, pod: TaskPod, age_s: float) -> TaskAnswer:
         """The answer of a pod that exists; bounded by the deadline, counted from its creation."""
         ends = self._begun + self._request.deadline_s - age_s
-        starts = ends - self._request.deadline_s * (1 - START_SHARE)
+        room_s = self._request.deadline_s - self._request.limit_s
+        starts = ends - self._request.limit_s - room_s * (1 - START_SHARE)
         with follow_pod(self._kube, NAMESPACE, self._name, self._bell) as followed:
             while True:
                 settled = self._verdict(pod) or self._settled(pod, starts, ends)
@@ -357,24 +389,8 @@ class _TaskRun:
         self._told_at = monotonic()
         told: dict[str, Any] = {"pod_uid": pod.uid}
         if answer is not None:
-            told["answer"] = {
-                "result": answer.result.value,
-                "detail": answer.detail,
-                "boot_id": answer.boot_id,
-                "gpus": list(answer.gpus),
-                "model": answer.model,
-            }
+            told["answer"] = _ANSWER.dump_python(answer, mode="json")
         activity.heartbeat(told)
-
-
-def _answer_from(kept: dict[str, Any]) -> TaskAnswer:
-    return TaskAnswer(
-        Result(kept["result"]),
-        str(kept["detail"]),
-        str(kept["boot_id"]),
-        tuple(str(gpu) for gpu in kept["gpus"]),
-        str(kept["model"]),
-    )
 
 
 def _unknown(detail: str) -> TaskAnswer:

@@ -10,6 +10,8 @@ from tests.model.views import ANY_JSON, TEXT, mutated
 from workflows.contracts.node_tasks import (
     MAX_VERDICT_BYTES,
     VERDICT_SCHEMA,
+    Failure,
+    Health,
     Result,
     TaskAnswer,
     TaskKind,
@@ -72,3 +74,58 @@ def test_any_message_gives_an_answer_that_can_be_shown(message: str) -> None:
 def test_what_the_node_wrote_is_escaped() -> None:
     answer = read(json.dumps({**BODY, "detail": "a\n<b>[x](y)", "model": "H\x1b100"}))
     assert (answer.detail, answer.model) == ("a bx(y)", "H 100")
+
+
+JUDGED: dict[str, Any] = {
+    **{key: BODY[key] for key in ("schema", "episode", "task", "boot_id", "result")},
+    "kind": "diagnose",
+    "detail": "",
+    "health": "faulty",
+    "failures": [{"what": "pcie", "device": "GPU 1", "words": "slow\n`link`"}],
+}
+
+
+def judge(body: dict[str, Any]) -> TaskAnswer:
+    return read_verdict(json.dumps(body), kind=TaskKind.DIAGNOSE, episode="ep-1", task="t-1")
+
+
+def test_a_diagnosis_is_read_and_escaped() -> None:
+    answer = judge(JUDGED)
+    assert answer.health is Health.FAULTY
+    assert answer.failures == (Failure(what="pcie", device="GPU 1", words="slow link"),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({"health": ""}, "no health", id="no-health"),
+        pytest.param({"health": "healthy"}, "names a failure", id="healthy-with-a-failure"),
+        pytest.param(
+            {"health": "healthy", "failures": [], "more": 1},
+            "names a failure",
+            id="healthy-and-more",
+        ),
+        pytest.param({"failures": []}, "names no failure", id="faulty-without-one"),
+        pytest.param({"health": "fine"}, "health", id="unknown-health"),
+        pytest.param({"failures": [{"what": "x"}] * 17}, "failures", id="too-many"),
+        pytest.param({"failures": [{"what": "x" * 65}]}, "failures.0.what", id="too-long"),
+        pytest.param({"result": "unknown"}, "", id="unfinished"),
+        pytest.param({"result": "refused"}, "", id="refused"),
+    ],
+)
+def test_a_health_that_does_not_hold_is_unknown(changes: dict[str, Any], says: str) -> None:
+    answer = judge({**JUDGED, **changes})
+    assert (answer.health, answer.failures) == (Health.UNKNOWN, ())
+    assert answer.result is not Result.DONE
+    assert says in answer.detail
+
+
+@given(mutated(JUDGED))
+def test_only_a_whole_verdict_says_healthy(body: Any) -> None:
+    answer = read_verdict(json.dumps(body), kind=TaskKind.DIAGNOSE, episode="ep-1", task="t-1")
+    assert answer.health is not Health.HEALTHY or not answer.failures
+    assert all(str(one).isprintable() for one in answer.failures)
+
+
+def test_a_health_from_another_kind_of_task_counts_for_nothing() -> None:
+    assert read(json.dumps({**BODY, "health": "healthy"})).health is Health.UNKNOWN

@@ -113,7 +113,7 @@ PODS_REFUSED: Mapping[str, Change] = {
     "restarts on failure": Change(8, spec(restartPolicy="OnFailure")),
     "restarts always": Change(8, without("restartPolicy")),
     "no deadline": Change(9, without("activeDeadlineSeconds")),
-    "deadline of 3601 s": Change(9, spec(activeDeadlineSeconds=3601)),
+    "deadline of 15001 s": Change(9, spec(activeDeadlineSeconds=15_001)),
     "the worker's account": Change(10, spec(serviceAccountName="fleetmend-worker")),
     "the default account": Change(10, without("serviceAccountName")),
     "token": Change(11, spec(automountServiceAccountToken=True)),
@@ -155,6 +155,8 @@ PODS_REFUSED: Mapping[str, Change] = {
         ),
     ),
     "inventory that may write": Change(17, mount(readOnly=False)),
+    "kernel log that may write": Change(17, mount(readOnly=False), "kernel-log"),
+    "privileged diagnosis": Change(18, container(securityContext={"privileged": True}), "diagnose"),
     "privileged inventory": Change(18, container(securityContext={"privileged": True})),
     "capability for an inventory": Change(
         18, container(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})
@@ -220,7 +222,7 @@ def test_worker_creates_no_pod_with(worker: Caller, untouched: SimNode, change: 
     assert_refused(worker.send(Request("POST", PODS, pod)), f"fleetmend-worker-pods/{change.rule}:")
 
 
-@pytest.mark.parametrize("kind", ["inventory", "reboot"])
+@pytest.mark.parametrize("kind", ["inventory", "reboot", "diagnose", "kernel-log"])
 def test_worker_creates_reads_and_deletes_a_node_task(
     worker: Caller, node: SimNode, kind: str
 ) -> None:

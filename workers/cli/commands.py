@@ -193,7 +193,9 @@ def watch() -> None:
 
 @app.command("node-task")
 def node_task(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="inventory or reboot.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="inventory, reboot, diagnose or kernel-log.")
+    ],
 ) -> None:
     """Do one node-local job, as a node task's pod runs it (its order is in FLEETMEND_TASK)."""
     from workers.cli.main import run_node_task

@@ -4,6 +4,7 @@ Owns the paths below the mounted host root and their bounds: everything read is 
 until it was checked. Reads only. Imports nothing that is heavy; the node has work to do.
 """
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,15 @@ class Host:
             if device:
                 holders.append(f"pid {process.name} ({device})")
         return tuple(holders)
+
+    def processes_named(self, name: str) -> int:
+        """How many processes of the host run a program of this name; 0 also if none can be read."""
+        count = 0
+        with contextlib.suppress(HostUnreadable):
+            for process in self._processes()[:MAX_PROCESSES]:
+                with contextlib.suppress(HostUnreadable):
+                    count += self._read(process / "comm").strip() == name
+        return count
 
     def _information(self, folder: Path) -> dict[str, str]:
         try:

@@ -17,9 +17,11 @@ from pydantic import ValidationError
 from workers.node_task.host import Host, HostUnreadable
 from workers.node_task.task import carry_out, verdict_on
 from workflows.contracts.node_tasks import (
+    MAX_LEVEL,
     MAX_VERDICT_BYTES,
     TASK_ENV,
     Result,
+    TaskKind,
     TaskOrder,
     TaskVerdict,
 )
@@ -78,8 +80,11 @@ def read_order(kind: str, text: str) -> TaskOrder:
         raise BadOrder(f"{TASK_ENV}: {field}: {first['msg']}") from error
     if order.kind != kind:
         raise BadOrder(f"{TASK_ENV} is an order for {order.kind}, the command says {kind}")
-    if order.not_after is not None and order.not_after.tzinfo is None:
-        raise BadOrder(f"{TASK_ENV}: not_after: has no time zone")
+    for field, moment in (("not_after", order.not_after), ("since", order.since)):
+        if moment is not None and moment.tzinfo is None:
+            raise BadOrder(f"{TASK_ENV}: {field}: has no time zone")
+    if order.kind is TaskKind.DIAGNOSE and (order.level < 1 or order.limit_s <= 0):
+        raise BadOrder(f"{TASK_ENV}: diagnose needs level 1 to {MAX_LEVEL} and a limit_s above 0")
     return order
 
 
@@ -95,10 +100,14 @@ def write_verdict(log: Path, verdict: TaskVerdict) -> None:
 def encode_verdict(verdict: TaskVerdict) -> bytes:
     """The verdict as JSON of at most `MAX_VERDICT_BYTES`.
 
-    A longer one loses its detail's end, and, if that is not enough, becomes unknown: a part of the
-    GPUs would be a false count.
+    A longer one loses its last failures (they are counted), then its detail's end, and, if that is
+    not enough, becomes unknown: a part of the GPUs would be a false count.
     """
     content = verdict.model_dump_json(by_alias=True).encode()
+    while len(content) > MAX_VERDICT_BYTES and len(verdict.failures) > 1:
+        fewer = {"failures": verdict.failures[:-1], "more": verdict.more + 1}
+        verdict = verdict.model_copy(update=fewer)
+        content = verdict.model_dump_json(by_alias=True).encode()
     over = len(content) - MAX_VERDICT_BYTES
     if over <= 0:
         return content
@@ -112,5 +121,7 @@ def encode_verdict(verdict: TaskVerdict) -> bytes:
         "detail": "the verdict is too long to be told whole",
         "gpus": (),
         "model": "",
+        "health": "",
+        "failures": (),
     }
     return verdict.model_copy(update=update).model_dump_json(by_alias=True).encode()

@@ -1,8 +1,9 @@
-"""The two node tasks: counting the GPUs, and asking the machine to reboot.
+"""The node tasks: counting the GPUs, diagnosing them, reading the kernel log, asking for a reboot.
 
-Owns what each kind does and when it refuses (another boot than the expected one, too late, a GPU in
-use). What is read of the node is `host.py`; who started the task and how its verdict travels is
-`main.py`. Acts only below the host root.
+Owns when a task refuses (another boot than the expected one, too late, a GPU in use), the two short
+kinds, and the verdict. The others are `diagnose.py` and `kernel_log.py`; what is read of the node is
+`host.py`; who started the task and how its verdict travels is `main.py`. Acts only below the host
+root.
 """
 
 import subprocess
@@ -10,8 +11,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from workers.node_task.diagnose import diagnose
 from workers.node_task.host import Host, HostUnreadable
-from workflows.contracts.node_tasks import VERDICT_SCHEMA, Result, TaskKind, TaskOrder, TaskVerdict
+from workers.node_task.kernel_log import kernel_log
+from workflows.contracts.node_tasks import (
+    JUDGING,
+    VERDICT_SCHEMA,
+    Result,
+    TaskKind,
+    TaskOrder,
+    TaskVerdict,
+)
 from workflows.model.detection.finding import printable
 
 REBOOT_COMMAND: Final = ("/usr/bin/systemctl", "reboot")
@@ -30,14 +40,16 @@ def carry_out(order: TaskOrder, host: Host, tell: Tell) -> TaskVerdict:
     verdict = _refusal(order, host)
     if verdict is None and order.kind is TaskKind.REBOOT:
         return _reboot(order, host, tell)
-    if verdict is None:
+    if verdict is None and order.kind in JUDGING:
+        verdict = _judge(order, host)
+    elif verdict is None:
         verdict = _inventory(order, host)
     tell(verdict)
     return verdict
 
 
 def verdict_on(order: TaskOrder, result: Result, detail: str, *, boot_id: str = "") -> TaskVerdict:
-    """A verdict without GPUs."""
+    """A verdict without GPUs or health."""
     return TaskVerdict(
         schema=VERDICT_SCHEMA,
         kind=order.kind,
@@ -95,6 +107,17 @@ def _inventory(order: TaskOrder, host: Host) -> TaskVerdict:
         gpus=found.uuids,
         model=printable(found.model, 128),
     )
+
+
+def _judge(order: TaskOrder, host: Host) -> TaskVerdict:
+    """The boot is read before and after: a verdict belongs to one boot."""
+    boot_id = host.boot_id()
+    found = diagnose(order, host) if order.kind is TaskKind.DIAGNOSE else kernel_log(order, host)
+    if host.boot_id() != boot_id:
+        return verdict_on(order, Result.UNKNOWN, "the machine booted while it was asked")
+    plain = verdict_on(order, Result.DONE, found.detail, boot_id=boot_id)
+    told = {"health": found.health, "failures": found.failures, "more": found.more}
+    return plain.model_copy(update=told)
 
 
 def _reboot(order: TaskOrder, host: Host, tell: Tell) -> TaskVerdict:

@@ -57,6 +57,8 @@ OPTIONS: Mapping[str, Options] = MappingProxyType(
         kube.AWAIT_PERMIT.name: _WAIT,
         node_tasks.INVENTORY.name: Options(start_to_close=_s(3900), heartbeat=_s(10)),
         node_tasks.REBOOT.name: Options(start_to_close=_s(3900), heartbeat=_s(10)),
+        node_tasks.DIAGNOSE.name: Options(start_to_close=_s(15_600), heartbeat=_s(10)),
+        node_tasks.KERNEL_LOG.name: Options(start_to_close=_s(3900), heartbeat=_s(10)),
         machines.RECORD_PHASE.name: _CALL,
         machines.RECORD_BASELINE.name: _CALL,
         guard.ASK_GUARD.name: _CALL,

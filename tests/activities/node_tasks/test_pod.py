@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.node_tasks.pod import foreign, read_task_pod, task_name, task_pod
+from activities.node_tasks.pod import foreign, order_of, read_task_pod, task_name, task_pod
 from workflows.contracts.kube import Owner
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskKind
 from workflows.model.identity import NodeRef
@@ -34,14 +34,19 @@ def test_another_task_has_another_name(other: NodeTaskRequest) -> None:
     assert task_name(other) != task_name(REQUEST)
 
 
-def test_only_a_reboot_is_privileged() -> None:
-    inventory = task_pod(replace(REQUEST, kind=TaskKind.INVENTORY), "n", "i")["spec"]
-    reboot = task_pod(REQUEST, "n", "i")["spec"]
-    assert [s["containers"][0]["securityContext"]["privileged"] for s in (inventory, reboot)] == [
-        False,
-        True,
-    ]
-    assert inventory["containers"][0]["volumeMounts"][0]["readOnly"]
+@pytest.mark.parametrize("kind", TaskKind)
+def test_only_a_reboot_may_write_and_only_it_and_the_kernel_logs_reader_are_privileged(
+    kind: TaskKind,
+) -> None:
+    container = task_pod(replace(REQUEST, kind=kind), "n", "i")["spec"]["containers"][0]
+    privileged = kind in (TaskKind.REBOOT, TaskKind.KERNEL_LOG)
+    assert container["securityContext"]["privileged"] is privileged
+    assert container["volumeMounts"][0]["readOnly"] is (kind is not TaskKind.REBOOT)
+
+
+def test_an_order_says_only_what_its_kind_needs() -> None:
+    order = order_of(replace(REQUEST, kind=TaskKind.INVENTORY, expected_boot_id=""), "t")
+    assert set(order.model_dump(exclude_defaults=True)) == {"kind", "episode", "task", "node"}
 
 
 def test_a_pod_of_the_same_name_is_only_ours_if_it_says_so() -> None:

@@ -1,0 +1,235 @@
+"""The diagnose task over a real process: its end, its time limit, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.waiting import wait_until
+from workers.node_task import diagnose
+from workers.node_task.main import encode_verdict, main
+from workflows.contracts.node_tasks import (
+    MAX_VERDICT_BYTES,
+    Failure,
+    Health,
+    Result,
+    TaskAnswer,
+    TaskKind,
+    TaskVerdict,
+    read_verdict,
+)
+
+BOOT = "5a1c2f6e-0000-4000-8000-000000000001"
+PASSED = {
+    "DCGM Diagnostic": {
+        "test_categories": [
+            {
+                "category": "Deployment",
+                "tests": [
+                    {
+                        "name": "software",
+                        "results": [
+                            {"entity_group": "GPU", "entity_id": n, "status": "Pass"}
+                            for n in range(2)
+                        ],
+                        "test_summary": {"status": "Pass"},
+                    }
+                ],
+            }
+        ]
+    },
+    "metadata": {"version": "4.4.1"},
+}
+Run = Callable[..., TaskAnswer]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "host"
+    boot = folder / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text(BOOT + "\n")
+    return folder
+
+
+def dcgmi(tmp_path: Path, script: str) -> str:
+    """A PATH on which dcgmi is this shell script."""
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    program = folder / "dcgmi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+def environment(tmp_path: Path, root: Path, **order: Any) -> dict[str, str]:
+    text = {"kind": "diagnose", "episode": "ep", "task": "t", "node": "n", "level": 1}
+    return {
+        "FLEETMEND_TASK": json.dumps({**text, "expected_gpus": 2, "limit_s": 30, **order}),
+        "FLEETMEND_HOST_ROOT": str(root),
+        "FLEETMEND_TERMINATION_LOG": str(tmp_path / "termination-log"),
+    }
+
+
+@pytest.fixture
+def run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the task with this dcgmi; its verdict as the worker reads it."""
+
+    def one(script: str, **order: Any) -> TaskAnswer:
+        monkeypatch.setenv("PATH", dcgmi(tmp_path, script))
+        main("diagnose", environment(tmp_path, root, **order))
+        text = (tmp_path / "termination-log").read_text()
+        return read_verdict(text, kind=TaskKind.DIAGNOSE, episode="ep", task="t")
+
+    return one
+
+
+def saying(body: Any, code: int = 0) -> str:
+    return f"cat <<'END'\n{json.dumps(body)}\nEND\nexit {code}"
+
+
+def test_a_passed_diagnostic_is_healthy_and_bound_to_its_boot(run: Run, tmp_path: Path) -> None:
+    answer = run(f'echo "$@" > {tmp_path}/asked\n' + saying(PASSED), level=3, expected_gpus=2)
+    assert (tmp_path / "asked").read_text().split() == ["diag", "-r", "3", "-j"]
+    assert answer.health is Health.UNKNOWN, "level 3 wants more than the software tests"
+    answer = run(saying(PASSED))
+    assert (answer.result, answer.health, answer.boot_id) == (Result.DONE, Health.HEALTHY, BOOT)
+    assert "4.4.1" in answer.detail
+
+
+def test_a_failed_test_is_faulty_with_dcgms_words(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.loads(json.dumps(PASSED))
+    result = body["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"][1]
+    result["status"] = "Fail"
+    result["warnings"] = [
+        {"warning": "row remap failed", "error_id": 1, "error_severity": 2, "error_category": 10}
+    ]
+    answer = run(saying(body, 205))
+    assert answer.health is Health.FAULTY
+    assert [str(one) for one in answer.failures] == ["software on GPU 1: row remap failed"]
+    assert "row remap failed" in capsys.readouterr().err, "the whole output is in the pod's log"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("kill -SEGV $$", "signal 11"),
+        ("echo no hostengine >&2; exit 235", "hostengine"),
+        ("exit 0", "no JSON"),
+        ("head -c 3000000 /dev/zero", "longer than"),
+        ('echo "{"', "no JSON"),
+    ],
+    ids=["crash", "no-hostengine", "silent", "endless", "cut"],
+)
+def test_a_run_without_an_answer_is_unknown(run: Run, script: str, why: str) -> None:
+    answer = run(script)
+    assert (answer.result, answer.health) == (Result.DONE, Health.UNKNOWN)
+    assert why in answer.detail
+
+
+def test_without_dcgmi_nothing_is_known(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    main("diagnose", environment(tmp_path, root))
+    text = (tmp_path / "termination-log").read_text()
+    answer = read_verdict(text, kind=TaskKind.DIAGNOSE, episode="ep", task="t")
+    assert answer.health is Health.UNKNOWN
+    assert "diagnose_level: 0" in answer.detail
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def test_a_hung_diagnostic_is_ended_with_all_its_children(
+    run: Run, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnose, "TERM_S", 0.2)
+    (root / "proc/77").mkdir()
+    (root / "proc/77/comm").write_text("nvvs\n")
+    script = f"trap '' TERM\nsleep 300 &\necho $$ $! > {tmp_path}/pids\nwait\nsleep 300"
+    answer = run(script, limit_s=1)
+    assert answer.health is Health.UNKNOWN
+    assert "no end within 1 s" in answer.detail
+    assert "1 nvvs are left" in answer.detail
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    wait_until(lambda: not any(map(is_running, pids)), 5, "the group is gone")
+
+
+def test_a_child_that_outlives_a_passed_run_is_ended(run: Run, tmp_path: Path) -> None:
+    script = f"sleep 300 >/dev/null 2>&1 &\necho $! > {tmp_path}/pid\n" + saying(PASSED)
+    assert run(script).health is Health.HEALTHY
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not is_running(pid), 5, "the child is gone")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_the_diagnostic_dies_with_its_task(
+    root: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    path = dcgmi(tmp_path, f"echo $$ > {tmp_path}/pid.new\nmv {tmp_path}/pid.new {tmp_path}/pid\n"
+                 "exec sleep 300")  # fmt: skip
+    code = "import sys; from workers.node_task.main import main; sys.exit(main('diagnose'))"
+    task = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment(tmp_path, root), "PATH": path},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until((tmp_path / "pid").exists, 30, "the diagnostic runs")
+        task.send_signal(number)
+        assert task.wait(10) != 0
+    finally:
+        task.kill()
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not is_running(pid), 5, "dcgmi is gone")
+
+
+@pytest.mark.parametrize("order", [{"level": 0}, {"limit_s": 0}, {"level": 5}])
+def test_an_order_without_level_or_limit_is_refused(
+    root: Path, tmp_path: Path, order: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("diagnose", environment(tmp_path, root, **order)) == 2
+    assert "level" in capsys.readouterr().err
+
+
+def test_a_boot_during_the_diagnostic_proves_nothing(run: Run, root: Path) -> None:
+    other = BOOT.replace("1", "2")
+    answer = run(f"echo {other} > {root}/proc/sys/kernel/random/boot_id\n" + saying(PASSED))
+    assert (answer.result, answer.health) == (Result.UNKNOWN, Health.UNKNOWN)
+
+
+def test_a_verdict_with_many_failures_keeps_the_worst_and_counts_the_rest() -> None:
+    verdict = TaskVerdict(
+        schema="fleetmend.io/node-task/v1",
+        kind=TaskKind.DIAGNOSE,
+        episode="e" * 128,
+        task="t" * 253,
+        boot_id=BOOT,
+        result=Result.DONE,
+        detail="d" * 600,
+        health=Health.FAULTY,
+        failures=tuple(
+            Failure(what=f"test-{n}", device="GPU 1", words="wörter " * 36) for n in range(16)
+        ),
+        more=4,
+    )
+    written = encode_verdict(verdict)
+    assert len(written) <= MAX_VERDICT_BYTES
+    told = json.loads(written)
+    assert told["failures"][0]["what"] == "test-0"
+    assert len(told["failures"]) + told["more"] == 20
+    assert told["health"] == "faulty"
