@@ -37,6 +37,8 @@ TYPE_OF_REFUSAL: Final[Mapping[Refusal, str]] = MappingProxyType(
         Refusal.OBSERVING: errors.NOT_PERMITTED,
         Refusal.PAUSED_NODE: errors.NOT_PERMITTED,
         Refusal.PAUSED: errors.NOT_PERMITTED,
+        Refusal.PROTECTED: errors.NOT_PERMITTED,
+        Refusal.PROTECTION_UNKNOWN: errors.NOT_PERMITTED,
         # No person can lift it: a run that disrupts without a slot is a defect, and stops.
         Refusal.NO_SLOT: errors.BAD_REQUEST,
     }

@@ -18,6 +18,8 @@ from workflows.model.detection.fault import Fault
 
 MAX_POOLS = 64
 MAX_RULES = 128
+MAX_PROTECTED = 8
+"""Namespaces: watch follows the pods of each, and each permit asks for them."""
 
 
 class PolicyError(ValueError):
@@ -77,6 +79,7 @@ MAX_S = 31 * 86_400
 Seconds = Annotated[float, Field(ge=0, le=MAX_S, allow_inf_nan=False)]
 Timeout = Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)]
 Label = Annotated[str, Field(min_length=1, max_length=253)]
+NamespaceName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
 class Budgets(_Part):
@@ -98,6 +101,16 @@ class Pool(_Part):
     expected_gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     """GPUs a healthy node of this pool has; None = what its label nvidia.com/gpu.count says."""
     budgets: Budgets = Budgets()
+
+
+class Scope(_Part):
+    """Which nodes are left alone, whatever pool they are in."""
+
+    protected_namespaces: tuple[NamespaceName, ...] = Field(
+        default=("fleetmend",), max_length=MAX_PROTECTED
+    )
+    """A node that runs a Deployment's or StatefulSet's pod of one of these (fleetmend, Temporal,
+    etcd) is neither cordoned nor disrupted while the pod is there."""
 
 
 GPU_COUNT_LABEL = "nvidia.com/gpu.count"
@@ -329,6 +342,7 @@ class Policy(_Part):
     """Everything a person may set. An empty file is the built-in policy."""
 
     pools: tuple[Pool, ...] = Field(default_factory=_default_pools, max_length=MAX_POOLS)
+    scope: Scope = Scope()
     rules: tuple[Rule, ...] = Field(default_factory=_default_rules, max_length=MAX_RULES)
     faults: dict[Fault, FaultPolicy] = Field(default_factory=_default_faults)
     gate: GatePolicy = GatePolicy()

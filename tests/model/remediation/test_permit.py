@@ -139,7 +139,8 @@ def test_each_effect_in_each_situation(situation: Situation, effect: Effect) -> 
 
 
 def test_every_refusal_occurs() -> None:
-    assert {r for s in SITUATIONS for r in s.refused.values()} == set(Refusal)
+    elsewhere = {Refusal.PROTECTED, Refusal.PROTECTION_UNKNOWN}  # test_protection.py
+    assert {r for s in SITUATIONS for r in s.refused.values()} == set(Refusal) - elsewhere
 
 
 def test_no_pause_of_fleet_or_pool_keeps_a_node_from_its_return() -> None:
@@ -155,6 +156,8 @@ def test_only_what_a_person_may_lift_is_waited_for() -> None:
         Refusal.PAUSED_NODE,
         Refusal.PAUSED,
         Refusal.OUT_OF_SCOPE,
+        Refusal.PROTECTED,
+        Refusal.PROTECTION_UNKNOWN,
     } == PASSING
 
 

@@ -2,7 +2,8 @@
 
 Owns the one decision that watch and every activity ask before every single request: scope,
 observe mode, pauses, the fence (this episode owns this very Node) and the slot. Pure: what is
-live (Node, arming) is read by the caller, at most `FRESH_S` seconds before.
+live (Node, arming) is read by the caller, at most `FRESH_S` seconds before. Whether the node runs
+what must not go down with it is `protection.py`'s, asked after this.
 """
 
 from dataclasses import dataclass
@@ -37,9 +38,22 @@ class Refusal(StrEnum):
     PAUSED_NODE = "paused-node"
     PAUSED = "paused"
     NO_SLOT = "no-slot"
+    PROTECTED = "protected"
+    """The node runs a pod of a protected namespace (`protection.py`)."""
+    PROTECTION_UNKNOWN = "protection-unknown"
+    """It is not known whether it does."""
 
 
-PASSING = frozenset({Refusal.OBSERVING, Refusal.PAUSED_NODE, Refusal.PAUSED, Refusal.OUT_OF_SCOPE})
+PASSING = frozenset(
+    {
+        Refusal.OBSERVING,
+        Refusal.PAUSED_NODE,
+        Refusal.PAUSED,
+        Refusal.OUT_OF_SCOPE,
+        Refusal.PROTECTED,
+        Refusal.PROTECTION_UNKNOWN,
+    }
+)
 """Refusals that a person may lift: the episode waits and asks again."""
 
 
