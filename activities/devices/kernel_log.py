@@ -1,0 +1,88 @@
+"""The kernel log as a source: Xid, SXid and losses without a number, told as they are written.
+
+Owns the loop between the log device (`kmsg.py`) and what its lines are worth
+(`kernel_readings.py`). The first line of a fault is yielded with the read that brought it: nothing
+is collected first. Answers for GPUs and interconnect while the log can be read.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from activities.devices.gpu_list import read_gpus
+from activities.devices.kernel_lines import is_of_interest
+from activities.devices.kernel_readings import KernelReadings
+from activities.devices.kmsg import KernelLog, Lost, Record
+from activities.devices.reading import ConditionType, Reading
+
+ALIVE_S: Final = 5.0
+"""Longest time between two items of the stream: a third of the deadline, so one may be late."""
+MAX_ITEM: Final = 64
+"""Readings of one item; more follow in the next."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class KernelLogSource:
+    """A `StreamedSource` over the log device at `path`."""
+
+    name = "kernel-log"
+    deadline_s = 15.0
+    conditions = frozenset({ConditionType.GPU, ConditionType.INTERCONNECT})
+
+    def __init__(
+        self, path: Path, host_root: Path, clock: Callable[[], datetime] = _utc_now
+    ) -> None:
+        self._path = path
+        self._host_root = host_root
+        self._clock = clock
+
+    def stream(self) -> Iterator[tuple[Reading, ...]]:
+        """What the log says, beginning with what it has said since the boot.
+
+        Raises:
+            CannotTell: the log is absent or unreadable, or has ended for long.
+        """
+        log = KernelLog(self._path, is_of_interest)
+        try:
+            yield from self._items(log)
+        finally:
+            log.close()
+
+    def _items(self, log: KernelLog) -> Iterator[tuple[Reading, ...]]:
+        log.open()  # first of all: what is written from here on waits for us
+        readings = KernelReadings(lambda: read_gpus(self._host_root))
+        readings.look(time.monotonic())
+        told_at: float | None = None
+        while True:
+            found = list(self._read(log, readings))
+            now = time.monotonic()
+            found += readings.due(now)
+            # Silence is "alive" only when everything from before was read.
+            is_due = log.has_caught_up if told_at is None else now - told_at >= ALIVE_S
+            if found or is_due:
+                told_at = now
+                yield tuple(found[:MAX_ITEM])
+                for begin in range(MAX_ITEM, len(found), MAX_ITEM):
+                    yield tuple(found[begin : begin + MAX_ITEM])
+
+    def _read(self, log: KernelLog, readings: KernelReadings) -> Iterator[Reading]:
+        wait_s = 1.0 if log.has_caught_up else 0.0
+        is_fresh = log.has_caught_up
+        for item in log.read(wait_s):
+            now, at = time.monotonic(), self._clock()
+            if isinstance(item, Lost):
+                yield from readings.lost(item.count, at, now)
+                continue
+            for line in item.lines:
+                yield from readings.take(line, at if is_fresh else _written(item, at, now), now)
+
+
+def _written(record: Record, at: datetime, now: float) -> datetime:
+    """When a record from before was written, by its age on the kernel's clock."""
+    age_s = now - record.usec / 1e6
+    return at - timedelta(seconds=age_s) if age_s > 0 else at
