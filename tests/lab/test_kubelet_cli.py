@@ -19,6 +19,12 @@ def _fleetmend_lab(*words: str) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, list(words))
 
 
+def test_tables_have_no_lines_and_cut_nothing_off() -> None:
+    table = _fleetmend_lab("faults").stdout
+    assert table.startswith("FAULT")
+    assert not set(table) & set("│┃━─┏┡└…")
+
+
 def test_faults_are_listed_for_people_and_for_programs() -> None:
     assert "gpu-missing-after-reboot" in _fleetmend_lab("faults").stdout
     lines = json.loads(_fleetmend_lab("faults", "--json").stdout)

@@ -19,6 +19,16 @@ def test_the_default_file_spells_out_every_field() -> None:
     assert _fields(written) == _fields(Policy().model_dump(mode="json"))
 
 
+def test_the_default_file_tells_the_places_in_their_order() -> None:
+    header = (POLICIES / "default.yaml").read_text().partition("pools:")[0]
+    places = [
+        "ConfigMap `fleetmend-policy`",
+        "the file that FLEETMEND_POLICY names",
+        "is built in.",
+    ]
+    assert sorted(places, key=header.index) == places
+
+
 def test_an_empty_file_is_the_built_in_policy(tmp_path: Path) -> None:
     empty = tmp_path / "policy.yaml"
     empty.write_text("# nothing changed\n")

@@ -4,17 +4,15 @@ Owns the table; the settings themselves are `workers.control.settings`.
 """
 
 from rich.markup import escape
-from rich.table import Table
 
 from workers.cli.outcome import console
 from workers.control.settings import describe_settings
+from workers.tables import plain_table
 
 
 def show_worker_settings() -> None:
     """Every variable, one row each."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("VARIABLE", "DEFAULT", "MEANING"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("VARIABLE", "DEFAULT", "MEANING")
     for row in describe_settings():
         table.add_row(*map(escape, row))
     console().print(table)

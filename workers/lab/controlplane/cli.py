@@ -27,6 +27,7 @@ from workers.lab.controlplane.errors import LabError
 from workers.lab.controlplane.lab import LabStatus, lab_status, start_lab, stop_lab
 from workers.lab.controlplane.settings import AuditMode, LabSettings
 from workers.lab.paths import LAB_DIRECTORY_VARIABLE, LabPaths, default_lab_directory
+from workers.tables import plain_table
 
 EXIT_FAILED: Final = 1
 EXIT_NOT_RUNNING: Final = 3
@@ -202,9 +203,9 @@ def _tell_next_steps(address: LabAddress, took_s: float, *, is_running_before: b
 
 def _show_status(found: LabStatus) -> None:
     console = Console()
-    table = Table(box=None, pad_edge=False)
-    for column in ("COMPONENT", "STAGE", "PID", "RSS MIB", "ADDRESS"):
-        table.add_column(column, justify="right" if column in ("PID", "RSS MIB") else "left")
+    table = plain_table("COMPONENT", "STAGE", "PID", "RSS MIB", "ADDRESS")
+    for number in (2, 3):
+        table.columns[number].justify = "right"
     for component in found.components:
         report = component.report
         stage = "frozen" if component.is_frozen else report.stage.value

@@ -81,6 +81,8 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
             else:
                 scene.end()
             raise
+    if not keep and not stays:
+        report = report.without_addresses()
     try:
         if write is not None:
             write(report)
@@ -97,6 +99,7 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
 
 
 async def _play(scene: Scene, stage: Stage, begun: float) -> Report:
+    stage.say(f"Temporal UI, while this runs: {scene.address.temporal_ui_url}")
     scene.start_processes()
     stage.say("arming both pools, as the operator")
     arming = [scene.command("arm", pool, "--reason", "demo") for pool in POOLS]

@@ -4,7 +4,7 @@ Owns layout and words. Gets values, decides nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,6 +18,7 @@ from rich.table import Table
 from workers.lab.demo.cast import Ending, Part
 from workers.lab.demo.chronicle import Chronicle
 from workers.lab.demo.sight import Seen
+from workers.tables import plain_table
 
 STYLES: Final = {"returned": "green", "dismissed": "green", "retired": "cyan", "held": "red"}
 
@@ -108,9 +109,7 @@ class Stage:
 
 
 def _table(lines: Sequence[Line]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("POOL", "NODE", "PHASE", "STEP", "FAULT", "HELD", "CORDON", "ELAPSED"):
-        table.add_column(column)
+    table = plain_table("POOL", "NODE", "PHASE", "STEP", "FAULT", "HELD", "CORDON", "ELAPSED")
     for line in lines:
         style = "red" if line.is_held else STYLES.get(line.phase, "yellow" if line.phase else "")
         elapsed = "" if line.elapsed_s is None else f"{line.elapsed_s:.0f} s"
@@ -148,7 +147,10 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole demo at the end."""
+    """The whole demo at the end.
+
+    Addresses ("" = none) are those of a Temporal that is still there when the report is read.
+    """
 
     passed: bool
     took_s: float
@@ -159,6 +161,11 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """As it is written by --json."""
         return asdict(self)
+
+    def without_addresses(self) -> "Report":
+        """The same for a reader who comes after the lab's end."""
+        nodes = tuple(replace(node, history="") for node in self.nodes)
+        return replace(self, temporal_ui="", nodes=nodes)
 
 
 def node_report(
@@ -209,9 +216,7 @@ def history_url(ui: str, chronicle: Chronicle) -> str:
 
 def show_report(console: Console, report: Report) -> None:
     """The summary on a terminal."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "NODE", "WHAT BEFELL IT", "ENDED", "SECONDS TO EACH PHASE", "DEEDS"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("", "NODE", "WHAT BEFELL IT", "ENDED", "SECONDS TO EACH PHASE", "DEEDS")
     for node in report.nodes:
         if node.should_end == Ending.UNTOUCHED.value and not node.wrongs:
             continue
@@ -225,7 +230,8 @@ def show_report(console: Console, report: Report) -> None:
     for node in report.nodes:
         for wrong in node.wrongs:
             console.print(f"[red]{escape(f'{node.node}: {wrong}')}[/]", soft_wrap=True)
-    console.print(f"\nTemporal UI: {report.temporal_ui}", soft_wrap=True)
+    if report.temporal_ui:
+        console.print(f"\nTemporal UI: {report.temporal_ui}", soft_wrap=True)
     for node in report.nodes:
         if node.history:
             console.print(f"  {node.node}: {node.history}", markup=False, soft_wrap=True)

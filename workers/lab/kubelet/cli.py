@@ -16,12 +16,12 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from workers.lab.faults.registry import BadFault, describe_faults, make_fault, split_options
 from workers.lab.kubelet.client import FleetClient, FleetError, FleetUnreachable
 from workers.lab.kubelet.spec import DEFAULT_MODEL, NodeKind, NodeSpec, NodeView, Receipt
 from workers.lab.paths import LAB_DIRECTORY_VARIABLE, default_lab_directory
+from workers.tables import plain_table
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -164,10 +164,8 @@ def faults(*, as_json: JsonOption = False) -> None:
             ]
         )
         return
-    table = Table(title="Faults of the lab", show_lines=True)
-    table.add_column("fault", no_wrap=True, min_width=max(len(line.name) for line in lines))
-    table.add_column("what happens")
-    table.add_column("options")
+    table = plain_table("FAULT", "WHAT HAPPENS", "OPTIONS")
+    table.columns[0].no_wrap = True
     for line in lines:
         text = line.description + (" (full nodes)" if line.needs_full else "")
         options = "\n".join(f"{o.key}={o.default or '...'}  {o.description}" for o in line.options)
@@ -205,7 +203,7 @@ def _show_nodes(views: list[NodeView], *, as_json: bool) -> None:
     if as_json:
         _write_json([view.model_dump(mode="json") for view in views])
         return
-    table = Table("node", "kind", "pool", "power", "GPUs", "pods", "boots", "agent", "faults")
+    table = plain_table("NODE", "KIND", "POOL", "POWER", "GPUS", "PODS", "BOOTS", "AGENT", "FAULTS")
     for view in views:
         table.add_row(
             view.name,
