@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from rich.markup import escape
-from rich.table import Table
 
 from workers.cli.caller import Caller, caller
-from workers.cli.cluster import ClusterReader, open_cluster
+from workers.cli.cluster import ClusterReader, PolicyUnusable, open_cluster
 from workers.cli.episodes import Episodes, read_cluster
 from workers.cli.outcome import CommandError, console, refused, write_json, wrong_usage
+from workers.tables import plain_table
 from workflows.contracts.messages import PauseRequest
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView
@@ -38,7 +38,7 @@ class Foreseen:
 def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
     """Arm one pool, unless more of it matches right now than the policy allows."""
     with open_cluster() as reader:
-        policy = reader.policy()
+        policy = _policy_to_arm_by(reader, pool_name)
         pool = _pool(policy, pool_name)
         nodes = [n for n in reader.nodes() if _is_in_scope(n, policy, pool)]
         foreseen = foresee(nodes, policy, datetime.now(UTC))
@@ -92,13 +92,13 @@ def change_pause(scope: str, *, paused: bool, reason: str, as_json: bool) -> Non
     cluster = read_cluster()
     by = caller(reason)
     with open_cluster() as reader:
-        if scope != FLEET and paused:
-            _pool(reader.policy(), scope)
+        doubt = _doubt_of_pool(reader, scope) if scope != FLEET and paused else ""
         _refuse_needless(reader, scope, paused=paused)
         reader.change_arming(lambda now: _with_pause(now, scope, by, paused=paused))
     problem = asyncio.run(_tell_guard(cluster, PauseRequest(scope, paused, by.by, by.reason)))
     if as_json:
-        write_json({"scope": scope, "paused": paused, "guard_told": not problem})
+        facts = {"scope": scope, "paused": paused, "guard_told": not problem}
+        write_json({**facts, "doubt": doubt})
         return
     what = "the fleet" if scope == FLEET else f"pool {scope}"
     state = (
@@ -107,6 +107,8 @@ def change_pause(scope: str, *, paused: bool, reason: str, as_json: bool) -> Non
         else "goes on"
     )
     console().print(f"{escape(what)} {state}")
+    if doubt:
+        console().print(f"[yellow]{escape(doubt)}[/]", soft_wrap=True)
     if problem:
         console().print(
             f"[yellow]the guard could not be told at once ({escape(problem)}); activities read "
@@ -133,6 +135,26 @@ def _would(match: RuleMatch, policy: Policy) -> str:
         steps.append(f"drain ({row.drain})")
     steps += [str(rung) for rung in row.ladder] or ["wait for recovery"]
     return ", ".join([*steps, "gate, give back or hold"])
+
+
+def _policy_to_arm_by(reader: ClusterReader, pool: str) -> Policy:
+    try:
+        return reader.policy()
+    except PolicyUnusable as error:
+        raise refused(f"pool {pool} is not armed: {error}", pool=pool, armed=False) from error
+
+
+def _doubt_of_pool(reader: ClusterReader, name: str) -> str:
+    """Why it cannot be told that there is such a pool; "" = there is. A pause never waits for it.
+
+    Raises:
+        CommandError: the policy has no such pool.
+    """
+    try:
+        _pool(reader.policy(), name)
+    except PolicyUnusable as error:
+        return f"whether there is a pool {name} cannot be told: {error}"
+    return ""
 
 
 def _pool(policy: Policy, name: str) -> Pool:
@@ -187,9 +209,7 @@ def _show_preview(pool: str, nodes: Sequence[NodeView], foreseen: Sequence[Fores
     )
     if not foreseen:
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("NODE", "FAULT", "RULE", "WHAT IS SEEN", "WHAT WOULD BE DONE"):
-        table.add_column(column)
+    table = plain_table("NODE", "FAULT", "RULE", "WHAT IS SEEN", "WHAT WOULD BE DONE")
     for item in foreseen:
         table.add_row(*map(escape, (item.node, item.fault, item.rule, item.text, item.would)))
     console().print(table)

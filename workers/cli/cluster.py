@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from activities.kube import errors, paths
 from activities.kube.client import CallTimeout, JsonObject, KubeClient, PatchKind
-from activities.policy_file import NAMESPACE, PolicySource
-from workers.cli.outcome import CommandError, refused, unreachable, wrong_usage
+from activities.policy_file import NAMESPACE, POLICY_CONFIG_MAP, POLICY_VARIABLE, PolicySource
+from workers.cli.outcome import CommandError, ExitCode, refused, unreachable, wrong_usage
 from workers.cli.patience import patience_s
 from workflows.model.node import BadObject, NodeView, parse_node
 from workflows.model.policy import Policy, PolicyError
@@ -27,6 +27,23 @@ from workflows.model.remediation.arming import (
 
 WRITE_TRIES: Final = 5
 """Two people arm at the same moment: one of them reads again."""
+
+
+class PolicyUnusable(CommandError):
+    """The policy cannot be used; the message names each wrong field and the remedy.
+
+    A command that can do its work without a policy catches it, and tells the message beside its
+    answer.
+    """
+
+    def __init__(self, error: PolicyError) -> None:
+        super().__init__(
+            ExitCode.REFUSED,
+            f"the policy cannot be used: {error}\n"
+            f"Next: mend it (kubectl -n {NAMESPACE} edit configmap {POLICY_CONFIG_MAP}, or the "
+            f"file that {POLICY_VARIABLE} names) and try it with: fleetmend policy check FILE. "
+            "Until then no node is drained or rebooted; giving back, pause and disarm go on",
+        )
 
 
 @dataclass(frozen=True)
@@ -98,12 +115,16 @@ class ClusterReader:
         return next((m for m in self.machines() if m.node_uid == node.uid), None)
 
     def policy(self) -> Policy:
-        """The policy that the processes run under (ConfigMap, else FLEETMEND_POLICY's file)."""
+        """The policy that the processes run under (ConfigMap, else FLEETMEND_POLICY's file).
+
+        Raises:
+            PolicyUnusable: whoever can do without it goes on.
+        """
         with cluster_errors(self.kube):
             try:
                 return PolicySource.from_environment(self.kube).read()
             except PolicyError as error:
-                raise refused(f"the policy cannot be used: {error}") from error
+                raise PolicyUnusable(error) from error
 
     def arming(self) -> Arming:
         """What is armed and paused."""

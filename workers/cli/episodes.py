@@ -66,9 +66,13 @@ class OpenEpisode:
 
 @dataclass(frozen=True)
 class Told:
-    """What became of a word. `heeded` None = no worker answered to confirm it."""
+    """What became of a word.
+
+    `heeded` None = no worker answered to confirm it; `episode` "" = nobody could tell which.
+    """
 
     workflow_id: str
+    episode: str
     run_id: str
     request_id: str
     heeded: bool | None
@@ -149,7 +153,8 @@ class Episodes:
         )
         found = await self.find(opening.node)
         if found is None:
-            return Told(identity, handle.result_run_id or "", message.request_id, None, "")
+            run = handle.result_run_id or ""
+            return Told(identity, message.episode, run, message.request_id, None, "")
         return await self._heeded(found, command, message)
 
     async def tell_guard(self, request: PauseRequest) -> None:
@@ -161,7 +166,7 @@ class Episodes:
             return
 
     async def _heeded(self, found: OpenEpisode, command: Command, message: ControlMessage) -> Told:
-        told = Told(found.workflow_id, found.run_id, message.request_id, None, "")
+        told = Told(found.workflow_id, message.episode, found.run_id, message.request_id, None, "")
         deadline = asyncio.get_running_loop().time() + HEEDED_S
         while asyncio.get_running_loop().time() < deadline:
             story = await self.ask(found, "story")

@@ -1,20 +1,22 @@
 """`fleetmend status` and `fleetmend node NAME`: what stands on each node, and why.
 
 Owns the joining of Nodes, machine records, arming and open episodes into rows, and their tables.
-Without Temporal it still tells what the cluster knows. Judges nothing: faults are the rules'.
+Without Temporal, or under a policy that cannot be used, it still tells what the cluster knows.
+Judges nothing: faults are the rules'.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from rich.markup import escape
 from rich.table import Table
 
-from workers.cli.cluster import ClusterReader, Machine, open_cluster
+from workers.cli.cluster import ClusterReader, Machine, PolicyUnusable, open_cluster
 from workers.cli.episodes import Episodes, OpenEpisode, read_cluster
 from workers.cli.outcome import CommandError, ExitCode, console, write_json
+from workers.tables import plain_table
 from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef, workflow_id
 from workflows.model.node import NodeView
@@ -46,15 +48,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Sight:
-    """Everything one look needs; `episodes` None = Temporal was not reached (`problem`)."""
+    """Everything one look needs.
+
+    `policy` None = it cannot be used (`policy_problem`), `episodes` None = Temporal was not reached
+    (`problem`).
+    """
 
     nodes: tuple[NodeView, ...]
     machines: tuple[Machine, ...]
     arming: Arming
-    policy: Policy
+    policy: Policy | None
     episodes: Mapping[str, OpenEpisode] | None
     cluster: str
     problem: str = ""
+    policy_problem: str = ""
 
 
 def show_status(*, as_json: bool) -> None:
@@ -67,6 +74,7 @@ def show_status(*, as_json: bool) -> None:
             {
                 "cluster": sight.cluster,
                 "temporal": sight.problem or "reached",
+                "policy": sight.policy_problem or "usable",
                 "armed": [entry.scope for entry in sight.arming.armed],
                 "paused": [entry.scope for entry in sight.arming.paused],
                 "arming_problem": sight.arming.problem,
@@ -77,8 +85,10 @@ def show_status(*, as_json: bool) -> None:
     _show_rows(rows)
     outside = len(sight.nodes) - len(rows)
     if outside > 0:
-        console().print(f"{outside} other nodes are in no pool of the policy: out of scope")
+        why = "are in no pool of the policy: out of scope" if sight.policy else "have no record yet"
+        console().print(f"{outside} other nodes {why}")
     _show_arming(sight.arming)
+    _show_policy_problem(sight, "pools are as last recorded:")
     if sight.problem:
         console().print(f"[yellow]steps and open episodes are missing:[/] {escape(sight.problem)}")
 
@@ -90,13 +100,14 @@ def show_node(name: str, *, as_json: bool) -> None:
         sight = asyncio.run(_look(reader, node))
         row = _row(node, sight, {m.node_uid: m for m in sight.machines})
     machine = next((m for m in sight.machines if m.node_uid == node.uid), None)
-    matches = match_rules(node, sight.policy, datetime.now(UTC))
+    matches = match_rules(node, sight.policy, datetime.now(UTC)) if sight.policy else []
     story, plan, question = asyncio.run(_tell(sight, row)) if row.workflow_id else ([], [], "")
     if as_json:
         write_json(
             {
                 "node": row,
                 "temporal": sight.problem or "reached",
+                "policy": sight.policy_problem or "usable",
                 "boot_id": node.boot_id,
                 "gpus": node.gpus,
                 "matches": [{"rule": m.rule, "fault": m.fault, "text": m.text} for m in matches],
@@ -107,7 +118,8 @@ def show_node(name: str, *, as_json: bool) -> None:
             }
         )
         return
-    _show_facts(row, node, machine, [f"{m.fault} (rule {m.rule}): {m.text}" for m in matches])
+    seen = [f"{m.fault} (rule {m.rule}): {m.text}" for m in matches]
+    _show_facts(row, node, machine, seen if sight.policy else ["cannot be told without a policy"])
     for title, lines in (("story", story), ("what comes next", plan)):
         if lines:
             console().print(f"\n[bold]{title}[/]")
@@ -118,6 +130,7 @@ def show_node(name: str, *, as_json: bool) -> None:
             f"\n[bold]it waits for a person[/]: fleetmend resume|approve|deny|retire {name} "
             f"(question {escape(question)})"
         )
+    _show_policy_problem(sight, "the rules and the pool's name are missing or as last recorded:")
     if sight.problem:
         console().print(f"\n[yellow]its story is missing:[/] {escape(sight.problem)}")
 
@@ -133,14 +146,25 @@ def rows_of(sight: Sight) -> list[Row]:
 async def _look(reader: ClusterReader, node: NodeView | None = None) -> Sight:
     """The cluster in a thread while Temporal is asked."""
 
-    def read() -> tuple[tuple[NodeView, ...], tuple[Machine, ...], Arming, Policy]:
-        nodes = reader.nodes() if node is None else (node,)
-        return nodes, reader.machines(), reader.arming(), reader.policy()
+    def read() -> Sight:
+        policy, policy_problem = None, ""
+        try:
+            policy = reader.policy()
+        except PolicyUnusable as error:
+            policy_problem = str(error)
+        return Sight(
+            nodes=reader.nodes() if node is None else (node,),
+            machines=reader.machines(),
+            arming=reader.arming(),
+            policy=policy,
+            episodes=None,
+            cluster="",
+            policy_problem=policy_problem,
+        )
 
-    found, opened = await asyncio.gather(asyncio.to_thread(read), _open_episodes())
-    nodes, machines, arming, policy = found
+    sight, opened = await asyncio.gather(asyncio.to_thread(read), _open_episodes())
     episodes, cluster, problem = opened
-    return Sight(nodes, machines, arming, policy, episodes, cluster, problem)
+    return replace(sight, episodes=episodes, cluster=cluster, problem=problem)
 
 
 async def _open_episodes() -> tuple[Mapping[str, OpenEpisode] | None, str, str]:
@@ -170,7 +194,7 @@ def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
     machine = machines.get(node.uid)
     identity = workflow_id(sight.cluster, NodeRef(node.name, node.uid))
     found = (sight.episodes or {}).get(identity)
-    pool = sight.policy.pool_of(node.labels)
+    pool = _pool_name(node, sight.policy, machine)
     recorded = machine if machine and (machine.is_open or machine.outcome == "retired") else None
     phase, fault, held = HEALTHY, "", False
     if found is not None:
@@ -182,8 +206,8 @@ def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
     return Row(
         node=node.name,
         uid=node.uid,
-        pool=pool.name if pool else "",
-        armed=bool(pool and sight.arming.is_armed(pool.name)),
+        pool=pool,
+        armed=bool(pool and sight.arming.is_armed(pool)),
         ready=node.ready,
         phase=phase,
         fault=fault,
@@ -193,6 +217,14 @@ def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
         detail=machine.held_reason if machine and held else "",
         workflow_id=identity if found else "",
     )
+
+
+def _pool_name(node: NodeView, policy: Policy | None, machine: Machine | None) -> str:
+    """By the policy; without one, as the machine's record has it."""
+    if policy is None:
+        return machine.pool if machine else ""
+    pool = policy.pool_of(node.labels)
+    return pool.name if pool else ""
 
 
 def _marks(node: NodeView) -> Iterable[str]:
@@ -215,9 +247,7 @@ def _marks(node: NodeView) -> Iterable[str]:
 
 
 def _show_rows(rows: Sequence[Row]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("POOL", "NODE", "READY", "PHASE", "FAULT", "STEP", "HELD", "MARKS"):
-        table.add_column(column)
+    table = plain_table("POOL", "NODE", "READY", "PHASE", "FAULT", "STEP", "HELD", "MARKS")
     for row in rows:
         style = "red" if row.held else "yellow" if row.phase != HEALTHY else ""
         cells = (
@@ -246,6 +276,11 @@ def _show_arming(arming: Arming) -> None:
         console().print(f"paused: {escape(f'{scope}, by {entry.by}{why}')}")
     if arming.problem:
         console().print(f"[red]{escape(arming.problem)}[/]")
+
+
+def _show_policy_problem(sight: Sight, what: str) -> None:
+    if sight.policy_problem:
+        console().print(f"[red]{what}[/] {escape(sight.policy_problem)}", soft_wrap=True)
 
 
 def _show_facts(row: Row, node: NodeView, machine: Machine | None, matches: list[str]) -> None:

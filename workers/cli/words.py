@@ -10,7 +10,7 @@ import uuid
 from rich.markup import escape
 
 from workers.cli.caller import caller
-from workers.cli.cluster import ClusterReader, open_cluster
+from workers.cli.cluster import ClusterReader, PolicyUnusable, open_cluster
 from workers.cli.episodes import Episodes, OpenEpisode, Told, message_for, read_cluster
 from workers.cli.outcome import console, refused, write_json
 from workflows.contracts.messages import Command, Opening
@@ -26,16 +26,25 @@ def say(
     cluster = read_cluster()
     with open_cluster() as reader:
         node = reader.node(node_name)
-        pool = reader.policy().pool_of(node.labels) if command is Command.RETIRE else None
+        pool = _pool_of(reader, node) if command is Command.RETIRE else ""
         recorded = _recorded_episode(reader, node)
-    if command is Command.RETIRE and pool is None:
-        raise refused(
-            f"Node {node_name} is in no pool of the policy, so fleetmend never touches it; add "
-            "its labels to a pool's selector, or drain it with kubectl"
-        )
-    word = _Word(command, node, cluster, reason, question, recorded, pool.name if pool else "")
+    word = _Word(command, node, cluster, reason, question, recorded, pool)
     told = asyncio.run(_send(word))
     _tell(command, node_name, told, as_json=as_json)
+
+
+def _pool_of(reader: ClusterReader, node: NodeView) -> str | PolicyUnusable:
+    """The pool that a node is in; an episode that is open already needs none."""
+    try:
+        pool = reader.policy().pool_of(node.labels)
+    except PolicyUnusable as error:
+        return error
+    if pool is None:
+        raise refused(
+            f"Node {node.name} is in no pool of the policy, so fleetmend never touches it; add "
+            "its labels to a pool's selector, or drain it with kubectl"
+        )
+    return pool.name
 
 
 class _Word:
@@ -49,7 +58,7 @@ class _Word:
         reason: str,
         question: str,
         recorded: str,
-        pool: str,
+        pool: str | PolicyUnusable,
     ) -> None:
         self.command, self.cluster, self.question = command, cluster, question
         self.node = NodeRef(node.name, node.uid)
@@ -89,6 +98,8 @@ async def _tell_open(episodes: Episodes, found: OpenEpisode, word: _Word) -> Tol
 
 
 async def _open_and_retire(episodes: Episodes, word: _Word) -> Told:
+    if isinstance(word.pool, PolicyUnusable):
+        raise refused(f"no episode is open on Node {word.node.name}, and {word.pool}")
     episode = uuid.uuid4().hex[:16]
     opening = Opening(
         node=word.node,
@@ -116,6 +127,7 @@ def _recorded_episode(reader: ClusterReader, node: NodeView) -> str:
 def _tell(command: Command, node: str, told: Told, *, as_json: bool) -> None:
     facts = {
         "node": node,
+        "episode": told.episode,
         "command": command.value,
         "workflow_id": told.workflow_id,
         "run_id": told.run_id,
@@ -123,16 +135,17 @@ def _tell(command: Command, node: str, told: Told, *, as_json: bool) -> None:
         "heeded": told.heeded,
         "story": told.line,
     }
+    whom = f"Node {node}, episode {told.episode}" if told.episode else f"Node {node}"
     if told.heeded is False:
-        raise refused(f"the episode of Node {node} did not take it: {told.line}", **facts)
+        raise refused(f"{whom}: {command} was not taken: {told.line}", **facts)
     if as_json:
         write_json(facts)
         return
     if told.heeded:
-        console().print(escape(told.line), soft_wrap=True)
+        console().print(escape(f"{whom}: {told.line}"), soft_wrap=True)
     else:
         console().print(
-            f"{command} was sent to {escape(told.workflow_id)}; no worker has answered yet, so it "
+            f"{escape(whom)}: {command} was sent to {escape(told.workflow_id)}; no worker has answered yet, so it "
             "is not known whether it was taken",
             soft_wrap=True,
         )

@@ -79,15 +79,20 @@ def test_an_answer_that_nobody_asked_for_is_refused(
     node = nodes.add("a", POOL)
     # A class that waits for recovery: the episode is open and asks nothing.
     nodes.inject(node, "unknown")
-    wait_until(lambda: cluster.marker(node), 60, f"{node} is quarantined", saw=running.tails)
+    marker = wait_until(
+        lambda: cluster.marker(node), 60, f"{node} is quarantined", saw=running.tails
+    )
     answer = fleetmend(lab, "approve", node)
     assert answer.code == ExitCode.REFUSED
     assert "nothing is asked right now" in answer.err
     told = fleetmend(lab, "pause", node, "--reason", "looking", "--json")
     assert told.code == ExitCode.OK, told.err
     assert told.json["heeded"] is True
+    assert told.json["episode"] == marker.episode
     shown = fleetmend(lab, "node", node, "--json").json
     assert any("pause by" in line and "looking" in line for line in shown["story"])
+    resumed = fleetmend(lab, "resume", node)
+    assert f"Node {node}, episode {marker.episode}: " in resumed.out, resumed.err
     assert fleetmend(lab, "retire", node).code == ExitCode.OK
 
 
