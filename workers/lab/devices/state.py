@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from workers.lab.devices.network import RdmaDevice
 from workers.lab.kubelet.spec import WireModel
 
 DRIVER: Final = "580.95.05"
@@ -251,6 +252,8 @@ class DeviceState(WireModel):
 
     nvml: NvmlState = NvmlState()
     dcgm: DcgmState = DcgmState()
+    rdma: tuple[RdmaDevice, ...] = ()
+    """As a boot finds them."""
 
 
 def render_nvml(state: NvmlState) -> str:

@@ -157,7 +157,7 @@ static int level_of(const char *word)
 
 static int diagnose(const struct request *request)
 {
-    struct manner manner;
+    struct manner manner, of_level;
     char name[32];
     int level = request->level == NULL ? 0 : level_of(request->level);
     if (level == 0) {
@@ -165,6 +165,9 @@ static int diagnose(const struct request *request)
         return EXIT_BAD_PARAMETER;
     }
     behave("diag", &manner, request->timeout_s);
+    snprintf(name, sizeof name, "diag-%d", level);
+    learn_manner(name, &of_level);
+    manner.exit_code = of_level.exit_code;
     snprintf(name, sizeof name, "diag-%d.%s", level, request->json ? "json" : "txt");
     return print_answer(&manner, name);
 }
