@@ -1,8 +1,8 @@
 """The activities' one door to the permit: reads what is live, and asks the model.
 
-Owns the fresh reads behind every single write (Node, arming, policy; at most `FRESH_S` old) and
-raises what is refused. The decision itself is `workflows/model/remediation/permit.py`, the failure
-types are `activities/errors.py`. Every activity that writes asks here first.
+Owns the fresh reads behind every single write (Node, arming, policy, what runs on the node that
+must not go down with it; at most `FRESH_S` old) and raises what is refused. The decisions are
+`workflows/model/remediation/permit.py` and `protection.py`, the failure types `activities/errors.py`. Every activity that writes asks here first.
 """
 
 import threading
@@ -13,6 +13,7 @@ from activities import errors
 from activities.kube import paths
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
+from activities.kube.protected_pods import protected_pods
 from activities.policy_file import NAMESPACE, PolicySource
 from workflows.contracts.kube import Owner
 from workflows.model.identity import NodeRef
@@ -27,6 +28,7 @@ from workflows.model.remediation.permit import (
     Refusal,
     decide_permit,
 )
+from workflows.model.remediation.protection import decide_protection
 
 
 class Authority:
@@ -52,7 +54,11 @@ class Authority:
         return view
 
     def judge(self, node: NodeView, owner: Owner, effect: Effect) -> Permit:
-        """The permit for one request on a Node that was just read."""
+        """The permit for one request on a Node that was just read.
+
+        Raises:
+            ApiError, BadObject: what it needs could not be read; then nothing may be done.
+        """
         if effect is Effect.READ:
             return decide_permit(effect, node, _claim(owner), Arming(), Policy())
         try:
@@ -63,7 +69,11 @@ class Authority:
             if effect is not Effect.RESTORE:
                 return Permit(Refusal.OUT_OF_SCOPE, f"the policy cannot be used: {error}")
             policy = self._policies.last_good()
-        return decide_permit(effect, node, _claim(owner), self.arming(), policy)
+        permit = decide_permit(effect, node, _claim(owner), self.arming(), policy)
+        if permit.refusal is not None or effect is Effect.RESTORE:
+            return permit
+        pods = protected_pods(self._kube, policy, node.name)
+        return decide_protection(effect, node, pods, policy)
 
     def arming(self) -> Arming:
         """What is armed and paused right now; no ConfigMap = nothing armed."""

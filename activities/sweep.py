@@ -24,6 +24,7 @@ from activities.kube import paths
 from activities.kube.client import JsonObject, KubeClient
 from activities.kube.errors import NotFound
 from activities.kube.marks_survey import MarksSurvey, places_on, readable_marker
+from activities.kube.protected_pods import protected_pods
 from activities.machines.record import baseline_of
 from activities.machines.store import MachineStore
 from activities.node_tasks.leftovers import remove_leftovers
@@ -33,12 +34,13 @@ from workflows.contracts.guard import SweepRequest, Swept, Unbaselined
 from workflows.contracts.kube import Owner
 from workflows.contracts.messages import HeldMarks, Opening
 from workflows.model.identity import NodeRef, guard_workflow_id, machine_id, workflow_id
-from workflows.model.node import BadObject, NodeView, parse_instant, parse_node
+from workflows.model.node import BadObject, NodeView, PodView, parse_instant, parse_node
 from workflows.model.policy import Policy
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
 from workflows.model.remediation.marks import Marker, is_marked
 from workflows.model.remediation.permit import Claim, Effect, decide_permit
+from workflows.model.remediation.protection import decide_protection
 
 REMEDIATION_WORKFLOW: Final = "RemediateNode"
 RECONCILE_SIGNAL: Final = "reconcile"
@@ -62,6 +64,7 @@ class _Seen:
     machines: tuple[JsonObject, ...]
     policy: Policy
     arming: Arming
+    protected: tuple[PodView, ...]
     at: datetime
 
 
@@ -107,10 +110,12 @@ class SweepActivity:
     def _look(self) -> _Seen:
         # Nodes last: a record whose Node appeared in between is then not taken for orphaned.
         machines = tuple(self._sources.machines.all())
+        policy = self._sources.policies.read()
         return _Seen(
             nodes=tuple(self._sources.survey.nodes()),
             machines=machines,
-            policy=self._sources.policies.read(),
+            policy=policy,
+            protected=protected_pods(self._sources.kube, policy),
             arming=self._sources.authority.arming(),
             at=datetime.now(UTC),
         )
@@ -244,5 +249,7 @@ def _is_healthy(node: NodeView, seen: _Seen) -> bool:
     claim = Claim(owner.episode, owner.node.uid)
     permit = decide_permit(Effect.MARK, node, claim, seen.arming, seen.policy)
     if permit.refusal is not None:
+        return False
+    if decide_protection(Effect.MARK, node, seen.protected, seen.policy).refusal is not None:
         return False
     return judge_conditions(node, seen.policy, seen.at).verdict is Verdict.PASSED
