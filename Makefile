@@ -4,8 +4,12 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# Arguments for the program behind a task: make demo ARGS="--once", make test ARGS="-k rights".
+# Arguments for the program behind a task: make demo ARGS="--once", make test ARGS="-k rights -n 0".
 ARGS ?=
+# Tests run in this many processes, each with a lab of its own; the tests of one file stay together. -n 0 = in one process.
+SIDE_BY_SIDE := -n 2 --dist loadfile
+# The long ones mostly wait.
+LONG_SIDE_BY_SIDE := -n 3 --dist loadfile
 # The interpreter that makes .venv: the newest found that is new enough, or the one given.
 ifndef PYTHON
 PYTHON := $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
@@ -31,11 +35,11 @@ demo: programs ## show faults on simulated nodes go through a real control plane
 	@$(BIN)/fleetmend demo $(ARGS)
 
 test: programs ## run the tests, all but the long ones
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 # pytest's exit 5 means that no test was picked (ARGS="-k ..."), which is no failure here.
 test-long: programs ## run the long outages and the full matrices
-	@$(BIN)/python -m pytest -m long $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -m long $(LONG_SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
 
 lint: $(STAMP) ## check style, types and import directions
 	@$(BIN)/ruff check .
