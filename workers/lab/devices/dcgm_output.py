@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from workers.lab.devices.state import (
@@ -81,30 +83,45 @@ def diag_exit_code(state: DeviceState, level: int) -> int:
 
 def diag_json(state: DeviceState, level: int) -> str:
     """What `dcgmi diag -r LEVEL -j` prints, in the shape of the state's version."""
-    generation = _generation(state.dcgm)
+    serials = tuple(gpu.serial for gpu in state.nvml.gpus)
+    found = _Found(state.dcgm.version, state.nvml.driver, serials, state.dcgm.results)
+    return _diag_json(found, _refusal(state), level)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """All that the JSON of a diagnostic is made of."""
+
+    version: str
+    driver: str
+    serials: tuple[str, ...]
+    results: tuple[DiagResult, ...]
+
+
+@lru_cache(maxsize=256)  # rendering with indents is the dear part of every change
+def _diag_json(found: _Found, refusal: str, level: int) -> str:
+    generation = _generation(found.version)
     top = "DCGM Diagnostic" if generation >= (4, 0) else "DCGM GPU Diagnostic"
-    refusal = _refusal(state)
     if refusal:
-        return _styled({top: {"version": state.dcgm.version, "runtime_error": refusal}})
-    body: dict[str, Any] = {top: {"test_categories": _categories(state, level, generation)}}
-    gpus = state.nvml.gpus
+        return _styled({top: {"version": found.version, "runtime_error": refusal}})
+    body: dict[str, Any] = {top: {"test_categories": _categories(found, level, generation)}}
     if generation >= (4, 0):
         entities = [
-            {"entity_id": i, "serial_num": gpu.serial, "device_id": _DEVICE_ID}
-            for i, gpu in enumerate(gpus)
+            {"entity_id": i, "serial_num": serial, "device_id": _DEVICE_ID}
+            for i, serial in enumerate(found.serials)
         ]
         body["entity_groups"] = [
             {"entity_group_id": 0, "entity_group": "GPU", "entities": entities}
         ]
         body["metadata"] = {
-            "version": state.dcgm.version,
-            "Driver Version Detected": state.nvml.driver,
+            "version": found.version,
+            "Driver Version Detected": found.driver,
         }
     elif generation >= (3, 3):
-        body["version"] = state.dcgm.version
-        body["Driver Version Detected"] = state.nvml.driver
-        body["GPU Device IDs"] = [_DEVICE_ID for _ in gpus]
-        body["GPU Device Serials"] = {str(i): gpu.serial for i, gpu in enumerate(gpus)}
+        body["version"] = found.version
+        body["Driver Version Detected"] = found.driver
+        body["GPU Device IDs"] = [_DEVICE_ID for _ in found.serials]
+        body["GPU Device Serials"] = {str(i): serial for i, serial in enumerate(found.serials)}
     return _styled(body)
 
 
@@ -160,8 +177,8 @@ def version_text(dcgm: DcgmState) -> str:
     return f"\ndcgmi  version: {dcgm.version}\n\n"
 
 
-def _generation(dcgm: DcgmState) -> tuple[int, int]:
-    major, minor, *_ = (*dcgm.version.split("."), "0")
+def _generation(version: str) -> tuple[int, int]:
+    major, minor, *_ = (*version.split("."), "0")
     return int(major), int(minor)
 
 
@@ -177,16 +194,14 @@ def _refusal(state: DeviceState) -> str:
     return ""
 
 
-def _categories(
-    state: DeviceState, level: int, generation: tuple[int, int]
-) -> list[dict[str, Any]]:
+def _categories(found: _Found, level: int, generation: tuple[int, int]) -> list[dict[str, Any]]:
     categories: dict[str, list[dict[str, Any]]] = {}
     for at, category, name, old_name in _PLUGINS:
         if at > level:
             continue
         tests = categories.setdefault(category, [])
-        own = {result.gpu: result for result in state.dcgm.results if result.test == name}
-        count = len(state.nvml.gpus)
+        own = {result.gpu: result for result in found.results if result.test == name}
+        count = len(found.serials)
         if generation >= (4, 0):
             tests.append(_test_of_4(name, own, count))
         elif name == "software":

@@ -35,7 +35,7 @@ from workers.lab.devices.state import (
     NvmlState,
     render_nvml,
 )
-from workers.lab.devices.sysfs import write_gpu, write_rdma, write_sysfs
+from workers.lab.devices.sysfs import Sysfs
 from workers.lab.kubelet.spec import WireModel
 
 STATE_FILE: Final = "opt/lab/devices.json"
@@ -71,6 +71,9 @@ class Devices:
         self.kmsg = Kmsg(self.root / KMSG)
         self._model = model
         self._log = DriverLog(self.kmsg)
+        self._sysfs = Sysfs(self.root)
+        self._dcgm_files: dict[str, str] = {}
+        self._read: tuple[tuple[int, int], DeviceState] | None = None
 
     def install(
         self,
@@ -96,7 +99,7 @@ class Devices:
         gpus = tuple(self._new_gpu(board) for board in boards)
         state = DeviceState(nvml=NvmlState(gpus=gpus), rdma=infiniband_devices(min(len(gpus), 8)))
         self._save(state)
-        write_sysfs(self.root, gpus, state.rdma)
+        self._sysfs.show_all(gpus, state.rdma)
         self.kmsg.open(loop)
 
     def boot(self, boards: tuple[Board, ...]) -> None:
@@ -110,7 +113,7 @@ class Devices:
         nvml = NvmlState(driver=old.nvml.driver, is_old=old.nvml.is_old, gpus=gpus)
         self._save(DeviceState(nvml=nvml, dcgm=DcgmState(version=old.dcgm.version), rdma=old.rdma))
         (self.root / DCGM_FOLDER / "watched").unlink(missing_ok=True)
-        write_sysfs(self.root, gpus, old.rdma)
+        self._sysfs.show_all(gpus, old.rdma)
         self.kmsg.boot()
         self._log.boot(nvml)
 
@@ -121,11 +124,18 @@ class Devices:
     @property
     def state(self) -> DeviceState:
         """What is so now."""
+        path = self.root / STATE_FILE
         try:
-            text = (self.root / STATE_FILE).read_bytes()
+            found = path.stat()
         except FileNotFoundError:
             return DeviceState()
-        return DeviceState.model_validate_json(text)
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if self._read is None or self._read[0] != stamp:
+            # Another process has made a change: what this one has written may be no more.
+            self._dcgm_files.clear()
+            self._sysfs.forget()
+            self._read = (stamp, DeviceState.model_validate_json(path.read_bytes()))
+        return self._read[1]
 
     def gpu(self, index: int) -> GpuState:
         """The GPU of that minor number.
@@ -149,7 +159,7 @@ class Devices:
         gpu = _changed(self.gpu(index), changes)
         gpus = tuple(gpu if each.index == index else each for each in self.state.nvml.gpus)
         self.change_nvml(gpus=gpus)
-        write_gpu(self.root, gpu)
+        self._sysfs.show(gpu)
         return gpu
 
     def change_nvml(self, **changes: object) -> None:
@@ -166,11 +176,11 @@ class Devices:
         """Put other network devices into the machine; they stay over boots."""
         state = self.state.model_copy(update={"rdma": devices})
         self._save(state)
-        write_sysfs(self.root, state.nvml.gpus, devices)
+        self._sysfs.show_all(state.nvml.gpus, devices)
 
     def change_rdma(self, device: RdmaDevice) -> None:
         """Show a network device like this, until the next boot."""
-        write_rdma(self.root, device)
+        self._sysfs.show(device)
 
     def xid(self, index: int, xid: Xid) -> int:
         """An Xid of that GPU as its driver prints it; the number of its record."""
@@ -195,11 +205,17 @@ class Devices:
         )
 
     def _save(self, state: DeviceState) -> None:
-        _write(self.root / STATE_FILE, state.model_dump_json())
+        path = self.root / STATE_FILE
+        _write(path, state.model_dump_json())
+        found = path.stat()
+        self._read = ((found.st_ino, found.st_mtime_ns), state)
         _write(self.root / NVML_DRIVE, render_nvml(state.nvml))
         self._point_library("old.so" if state.nvml.is_old else "full.so")
-        for name, text in _dcgm_files(state).items():
-            _write(self.root / DCGM_FOLDER / name, text)
+        files = _dcgm_files(state)
+        for name, text in files.items():
+            if self._dcgm_files.get(name) != text:
+                _write(self.root / DCGM_FOLDER / name, text)
+        self._dcgm_files = files
 
     def _point_library(self, target: str) -> None:
         link = self.root / LIBRARY_FOLDER / "libnvidia-ml.so.1"

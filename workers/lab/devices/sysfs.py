@@ -1,8 +1,8 @@
 """The part of sysfs that tells of GPUs and network devices, below a simulated node's root.
 
 Owns the folders `sys/bus/pci/devices` and `sys/class/infiniband` with the kernel's names and text
-formats (ABI documents sysfs-class-infiniband, sysfs-bus-pci). Whole trees are written at a boot,
-single files changed later. Does not know why something is wrong with a device.
+formats (ABI documents sysfs-class-infiniband, sysfs-bus-pci). A device is written when it is not as
+it was shown before. Does not know why something is wrong with a device.
 """
 
 from __future__ import annotations
@@ -51,18 +51,54 @@ _AER_FATAL: Final = ("DLP", "SDES", "TLP", "FCP", "CmpltTO", "UnxCmplt", "RxOF",
 _AER_CORRECTABLE: Final = ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "AdvNonFatalErr")
 
 
-def write_sysfs(root: Path, gpus: tuple[GpuState, ...], rdma: tuple[RdmaDevice, ...]) -> None:
-    """Write both trees anew."""
-    for folder in (INFINIBAND, PCI_DEVICES):
-        shutil.rmtree(root / folder, ignore_errors=True)
-        (root / folder).mkdir(parents=True)
-    for gpu in gpus:
-        write_gpu(root, gpu)
-    for device in rdma:
-        write_rdma(root, device)
+class Sysfs:
+    """Both trees below a root, and what they show: a device that is shown already costs nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._shown: dict[str, GpuState | RdmaDevice] = {}
+        self._is_clean = False
+
+    def show_all(self, gpus: tuple[GpuState, ...], rdma: tuple[RdmaDevice, ...]) -> None:
+        """These devices and no others."""
+        if not self._is_clean:
+            for folder in (INFINIBAND, PCI_DEVICES):
+                shutil.rmtree(self._root / folder, ignore_errors=True)
+                (self._root / folder).mkdir(parents=True)
+            self._is_clean = True
+        wanted: dict[str, GpuState | RdmaDevice] = {gpu.bus_id: gpu for gpu in gpus}
+        wanted |= {device.bus_id: device for device in rdma}
+        for bus_id in self._shown.keys() - wanted.keys():
+            self.hide(bus_id)
+        for device in wanted.values():
+            self.show(device)
+
+    def show(self, device: GpuState | RdmaDevice) -> None:
+        """This device as it is now."""
+        before = self._shown.get(device.bus_id)
+        self._shown[device.bus_id] = device
+        if isinstance(device, RdmaDevice):
+            if device != before:
+                if isinstance(before, RdmaDevice) and before.name != device.name:
+                    shutil.rmtree(self._root / INFINIBAND / before.name, ignore_errors=True)
+                _write_rdma(self._root, device)
+        elif not isinstance(before, GpuState) or before.pcie != device.pcie:
+            _write_gpu(self._root, device)
+
+    def forget(self) -> None:
+        """Somebody else has written there: take nothing for shown."""
+        self._shown.clear()
+        self._is_clean = False
+
+    def hide(self, bus_id: str) -> None:
+        """The device is gone, as one that the kernel didn't find."""
+        device = self._shown.pop(bus_id, None)
+        if isinstance(device, RdmaDevice):
+            shutil.rmtree(self._root / INFINIBAND / device.name, ignore_errors=True)
+        shutil.rmtree(self._root / PCI_DEVICES / bus_id, ignore_errors=True)
 
 
-def write_gpu(root: Path, gpu: GpuState) -> None:
+def _write_gpu(root: Path, gpu: GpuState) -> None:
     """One GPU's PCI folder."""
     folder = root / PCI_DEVICES / gpu.bus_id
     link = gpu.pcie
@@ -73,7 +109,7 @@ def write_gpu(root: Path, gpu: GpuState) -> None:
     _write(folder / "max_link_width", str(link.max_width))
 
 
-def write_rdma(root: Path, device: RdmaDevice) -> None:
+def _write_rdma(root: Path, device: RdmaDevice) -> None:
     """One RDMA device: its PCI folder and its class folder."""
     is_efa = device.kind is RdmaKind.EFA
     pci = root / PCI_DEVICES / device.bus_id
@@ -104,12 +140,6 @@ def write_rdma(root: Path, device: RdmaDevice) -> None:
             _write(port / group / name, str(device.counters.get(name, 0)))
 
 
-def remove_rdma(root: Path, device: RdmaDevice) -> None:
-    """The device is gone, as one that the driver didn't find."""
-    shutil.rmtree(root / INFINIBAND / device.name, ignore_errors=True)
-    shutil.rmtree(root / PCI_DEVICES / device.bus_id, ignore_errors=True)
-
-
 def _write_pci(folder: Path, *, vendor: str, device: str, class_code: str) -> None:
     for name, text in (("vendor", vendor), ("device", device), ("class", class_code)):
         _write(folder / name, text)
@@ -123,7 +153,13 @@ def _write_pci(folder: Path, *, vendor: str, device: str, class_code: str) -> No
 
 def _write(path: Path, text: str) -> None:
     """In one step: sysfs never shows half a value."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text + "\n", encoding="utf-8")
-    draft.replace(path)
+    text += "\n"
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+    if path.exists():
+        draft = path.with_name(f".{path.name}.new")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    else:
+        # Nobody reads what isn't there yet: one write of one block is seen whole or not at all.
+        path.write_text(text, encoding="utf-8")
