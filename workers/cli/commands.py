@@ -191,6 +191,14 @@ def watch() -> None:
     leave(body())
 
 
+@app.command()
+def agent() -> None:
+    """Run the node's agent (a process, set up by variables; see workers/agent)."""
+    from workers.cli.main import run_agent
+
+    sys.exit(run_agent())
+
+
 @app.command("node-task")
 def node_task(
     kind: Annotated[

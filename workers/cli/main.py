@@ -1,8 +1,8 @@
-"""`fleetmend`: the entry point, and the short way for node tasks.
+"""`fleetmend`: the entry point, and the short way for what runs on nodes.
 
-Owns the check that our packages are ours, and the start of a node task without the rest of the
-command line: a pod on a sick node runs it against a deadline. Every other command is
-`commands.py`'s.
+Owns the check that our packages are ours, and the start of agent and node tasks without the rest
+of the command line: an agent is small, and a pod on a sick node runs against a deadline. Every
+other command is `commands.py`'s.
 """
 
 import importlib
@@ -21,8 +21,17 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["node-task"] and len(arguments) == 2 and arguments[1] != "--help":
         sys.exit(run_node_task(arguments[1]))
+    if arguments == ["agent"]:
+        sys.exit(run_agent())
     commands = importlib.import_module("workers.cli.commands")
     commands.run_app(arguments)
+
+
+def run_agent() -> int:
+    """Run this node's agent until it is ended; its exit code."""
+    module = importlib.import_module("workers.agent.main")
+    code: int = module.main()
+    return code
 
 
 def run_node_task(kind: str) -> int:

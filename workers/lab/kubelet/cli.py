@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import ValidationError
@@ -67,6 +67,10 @@ def add(  # noqa: PLR0913 - typer's options are arguments
     count: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="How many.")] = None,
     boot_time: Annotated[float, typer.Option(min=0, help="Seconds that a boot takes.")] = 1.0,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")] = None,
+    agent: Annotated[
+        Literal["real", "stand-in"],
+        typer.Option(help="The real agent, or its stand-in, which faults tell what to say."),
+    ] = "stand-in",
     directory: DirectoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -83,6 +87,7 @@ def add(  # noqa: PLR0913 - typer's options are arguments
                 model=model,
                 boot_time_s=boot_time,
                 labels=labels,
+                agent=agent,
             )
             for each in names
         ]

@@ -19,7 +19,13 @@ from workers.lab.address import NAMESPACE, LabAddress, write_atomically
 from workers.lab.controlplane.pki import node_certificate
 from workers.lab.faults.fault import Fault, NeedsFullNode
 from workers.lab.faults.registry import make_fault
-from workers.lab.kubelet.api import ApiClient, ApiError, ClientCertificate, delete_node
+from workers.lab.kubelet.api import (
+    ApiClient,
+    ApiError,
+    ClientCertificate,
+    JsonObject,
+    delete_node,
+)
 from workers.lab.kubelet.commands import MAX_NODES, AddNodes
 from workers.lab.kubelet.full_node import FullNode
 from workers.lab.kubelet.host_root import MachineIdentity, make_identity
@@ -31,6 +37,7 @@ ADMIN_CONNECTIONS: Final = 48
 """Shared by all light nodes; the API server's answer takes milliseconds."""
 TOKEN_CONNECTIONS: Final = 48
 RETRY_S: Final = 0.5
+MANIFESTS: Final = Path(__file__).parent / "manifests"
 RESUME_DEADLINE_S: Final = 60.0
 
 Node = FullNode | LightNode
@@ -66,7 +73,8 @@ class Fleet:
             admin=ApiClient.connect(url, ca_file, identity=admin, connections=ADMIN_CONNECTIONS),
         )
         fleet = cls(address, cluster)
-        fleet._spawn(fleet._install_agent())
+        for daemon_set in _agents():
+            fleet._spawn(fleet._install_agent(daemon_set))
         fleet._spawn(fleet._resume())
         return fleet
 
@@ -217,10 +225,8 @@ class Fleet:
             del node.active[fault.key]
             await fault.clear(node)
 
-    async def _install_agent(self) -> None:
-        """The agent's DaemonSet, unless somebody has put one there."""
-        manifest = Path(__file__).parent / "manifests" / "agent_daemonset.yaml"
-        daemon_set = yaml.safe_load(manifest.read_text(encoding="utf-8"))
+    async def _install_agent(self, daemon_set: JsonObject) -> None:
+        """One DaemonSet of an agent, unless somebody has put one there."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
         while True:
             try:
@@ -259,6 +265,12 @@ class Fleet:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("fleet task died", exc_info=task.exception())
+
+
+def _agents() -> list[JsonObject]:
+    """The DaemonSets of the real agent and of its stand-in."""
+    manifests = sorted(MANIFESTS.glob("agent_*.yaml"))
+    return [yaml.safe_load(manifest.read_text(encoding="utf-8")) for manifest in manifests]
 
 
 def _receipt(node: Node, fault: str, cleared: tuple[str, ...] = ()) -> Receipt:

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import structlog
 
+from workers.lab.devices.build import ensure_programs
+from workers.lab.devices.devices import Board, Devices
 from workers.lab.faults.ailment import Ailment
 from workers.lab.faults.fault import AgentManners, BootPlan, Fault, NoSuchGpu
 from workers.lab.kubelet.agent import AgentContainer, AgentSight, Published
@@ -29,9 +31,10 @@ from workers.lab.kubelet.host_root import (
     make_identity,
 )
 from workers.lab.kubelet.kubelet import Kubelet
-from workers.lab.kubelet.launcher import Cluster, Launcher
+from workers.lab.kubelet.launcher import Cluster, Launcher, NeedsStandIn
 from workers.lab.kubelet.node_object import KubeletSight
 from workers.lab.kubelet.pod_worker import PodHost
+from workers.lab.kubelet.process import ProcessContainer
 from workers.lab.kubelet.spec import NodeSpec, NodeView, Power
 
 AGENT_DEADLINE_S: Final = 20.0
@@ -76,9 +79,12 @@ class FullNode:
         self.power = Power.OFF
         self._client = client
         self._cluster = cluster
+        self.devices = Devices(folder, model=spec.model)
         self._host = HostRoot(folder, spec.model)
         self._runtime = ContainerRuntime()
-        self._launcher = Launcher(spec.name, client, cluster, self._host, self._agent_sight)
+        self._launcher = Launcher(
+            spec.name, client, cluster, self._host, self._agent_sight, self.devices
+        )
         self._boots = 0
         self._gpus: tuple[Gpu, ...] = ()
         self._is_plugin_up = False
@@ -100,6 +106,7 @@ class FullNode:
         is_known = bool(self._host.boot_id)
         self._runtime.has_forgotten = is_known
         self._host.install(self.identity)
+        await self._install_devices()
         # Read and write, so that the FIFO never reports its end and writers never block.
         self._fifo = os.open(self._host.path / REBOOT_FIFO, os.O_RDWR | os.O_NONBLOCK)
         asyncio.get_running_loop().add_reader(self._fifo, self._read_fifo)
@@ -130,6 +137,7 @@ class FullNode:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._go_dark()
+        self.devices.close()
         self.power = Power.OFF
         await self._client.close()
 
@@ -154,6 +162,10 @@ class FullNode:
 
     # What a fault may do (FaultyNode).
 
+    @property
+    def has_real_agent(self) -> bool:
+        return self.spec.agent == "real"
+
     def gpu_uuid(self, index: int) -> str:
         if index >= len(self.identity.gpus):
             raise NoSuchGpu(self.name, index, len(self.identity.gpus))
@@ -165,6 +177,8 @@ class FullNode:
         end = asyncio.get_running_loop().time() + AGENT_DEADLINE_S
         while True:
             agent = await self.await_agent(AGENT_DEADLINE_S)
+            if not isinstance(agent, AgentContainer):
+                raise NeedsStandIn(self.name)
             try:
                 self.last_published = await agent.reporter.write()
             except ApiError as error:
@@ -174,7 +188,7 @@ class FullNode:
             else:
                 return
 
-    async def await_agent(self, deadline_s: float) -> AgentContainer:
+    async def await_agent(self, deadline_s: float) -> AgentContainer | ProcessContainer:
         """The running agent; raises AgentMissing after the deadline."""
         return await self._launcher.await_agent(deadline_s)
 
@@ -203,6 +217,7 @@ class FullNode:
             fresh = self.spec.model_copy(update={"provider_id": None, "system_uuid": None})
             self.identity = make_identity(fresh)
             self._host.install(self.identity)
+            await self._install_devices()
             self._runtime.wipe()
             self.ailments.clear()
             self.plan = BootPlan()
@@ -265,6 +280,9 @@ class FullNode:
         missing = self.plan.missing_gpus
         self._gpus = tuple(gpu for gpu in self.identity.gpus if gpu.index not in missing)
         self._host.boot(event, why, self._gpus)
+        self.devices.boot(_boards(self._gpus))
+        for fault in self.active.values():
+            fault.booted(self)
         self._boots += not is_first
         self.power = Power.ON
         self._is_going_down = False
@@ -272,6 +290,11 @@ class FullNode:
         self._is_ready = is_first or self.spec.not_ready_after_boot_s == 0
         if not self._is_kubelet_dead:
             self._start_kubelet()
+
+    async def _install_devices(self) -> None:
+        programs = await asyncio.to_thread(ensure_programs)
+        loop = asyncio.get_running_loop()
+        self.devices.install(programs, _boards(self.identity.gpus), loop=loop)
 
     async def _settle(self, kubelet: Kubelet) -> None:
         """What comes a moment after the kubelet: readiness, then the device plugin's GPUs."""
@@ -353,3 +376,7 @@ class FullNode:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("node task died", node=self.name, exc_info=task.exception())
+
+
+def _boards(gpus: tuple[Gpu, ...]) -> tuple[Board, ...]:
+    return tuple(Board(gpu.index, gpu.uuid, gpu.bus_id) for gpu in gpus)

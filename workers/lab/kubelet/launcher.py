@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
+from workers.lab.devices.devices import KMSG_VARIABLE, Devices
 from workers.lab.kubelet.agent import AGENT_IMAGE, AgentContainer, AgentSight
 from workers.lab.kubelet.api import ApiClient, JsonObject
 from workers.lab.kubelet.container import Container, Sandbox
@@ -19,6 +21,7 @@ from workers.lab.kubelet.host_root import HostRoot
 from workers.lab.kubelet.process import (
     FLEETMEND_IMAGE,
     BadContainer,
+    LaunchPlan,
     PodPlace,
     ProcessContainer,
     plan_launch,
@@ -44,13 +47,27 @@ class Cluster:
     """Plays the cloud's controller, which deletes Node objects."""
 
 
+AGENT_NAME: Final = "fleetmend-agent"
+"""The label app.kubernetes.io/name of the real agent's pods."""
+
+
 class AgentMissing(Exception):
     """No agent runs on the node, so nobody can report its fault."""
 
     def __init__(self, node: str) -> None:
         super().__init__(
-            f"no agent pod runs on node {node}: look at `kubectl -n fleetmend describe ds "
-            "fleetmend-agent`; its ServiceAccount fleetmend-agent comes with deploy/rights"
+            f"no agent pod runs on node {node}: look at `kubectl -n fleetmend describe ds`; "
+            "their ServiceAccount fleetmend-agent comes with deploy/rights"
+        )
+
+
+class NeedsStandIn(Exception):
+    """The fault only changes what the agent's stand-in says, and the node has the real agent."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"node {node} runs the real agent, which says what its devices show: inject a fault of "
+            "a device (xid-79, ...), or add the node with the stand-in (--agent stand-in)"
         )
 
 
@@ -64,7 +81,8 @@ class Launcher:
     cluster: Cluster
     host: HostRoot
     look: Callable[[], AgentSight]
-    _agent: AgentContainer | None = None
+    devices: Devices
+    _agent: AgentContainer | ProcessContainer | None = None
     _agent_started: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, pod: JsonObject, container: JsonObject, sandbox: Sandbox) -> Container:
@@ -77,7 +95,10 @@ class Launcher:
         image = container["image"]
         if image == FLEETMEND_IMAGE:
             place = await self._prepare(pod, sandbox)
-            return await ProcessContainer.launch(plan_launch(pod, container, place))
+            process = await self._launch(plan_launch(pod, container, place))
+            if is_agent(pod):
+                self._know_agent(process)
+            return process
         if image == AGENT_IMAGE:
             return await self._start_agent(pod)
         annotations = pod["metadata"].get("annotations") or {}
@@ -86,13 +107,28 @@ class Launcher:
         except ValueError as error:
             raise BadContainer(str(error)) from error
 
+    async def _launch(self, plan: LaunchPlan) -> ProcessContainer:
+        """The process, with a kernel log of its own, as each opening of the device is one."""
+        named = plan.environment.get(KMSG_VARIABLE)
+        if named is None:
+            return await ProcessContainer.launch(plan)
+        kmsg = Path(named)
+        self.devices.kmsg.offer(kmsg)
+        try:
+            process = await ProcessContainer.launch(plan)
+        except BadContainer:
+            self.devices.kmsg.withdraw(kmsg)
+            raise
+        process.done.add_done_callback(lambda _: self.devices.kmsg.withdraw(kmsg))
+        return process
+
     @property
-    def agent(self) -> AgentContainer | None:
-        """The running agent."""
+    def agent(self) -> AgentContainer | ProcessContainer | None:
+        """The running agent, real or stand-in."""
         is_over = self._agent is None or self._agent.done.done()
         return None if is_over else self._agent
 
-    async def await_agent(self, deadline_s: float) -> AgentContainer:
+    async def await_agent(self, deadline_s: float) -> AgentContainer | ProcessContainer:
         """The running agent.
 
         Raises:
@@ -115,9 +151,13 @@ class Launcher:
         if volume is None:
             raise BadContainer("the agent's pod has no token: set automountServiceAccountToken")
         token = await request_token(self.client, pod, volume)
-        self._agent = AgentContainer(self.cluster.tokens.with_token(token), self.look())
+        stand_in = AgentContainer(self.cluster.tokens.with_token(token), self.look())
+        self._know_agent(stand_in)
+        return stand_in
+
+    def _know_agent(self, agent: AgentContainer | ProcessContainer) -> None:
+        self._agent = agent
         self._agent_started.set()
-        return self._agent
 
     async def _prepare(self, pod: JsonObject, sandbox: Sandbox) -> PodPlace:
         """The pod's token and places on this machine."""
@@ -138,9 +178,16 @@ class Launcher:
             log_folder=self.host.path / "var/log/pods" / log_name,
             host_root=self.host.path,
             programs=self.host.programs,
+            devices=self.devices.environment(),
             node_name=self.node,
             api_host=address.hostname or "127.0.0.1",
             api_port=str(address.port or 443),
             service_account=account,
             kubeconfig=kubeconfig,
         )
+
+
+def is_agent(pod: JsonObject) -> bool:
+    """True if the pod is the real agent's."""
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/name") == AGENT_NAME

@@ -14,7 +14,14 @@ from typing import Any, Final
 from workers.lab.faults.ailment import seconds
 from workers.lab.kubelet.api import JsonObject
 from workers.lab.kubelet.host_root import MachineIdentity
-from workers.lab.kubelet.spec import GPU_RESOURCE, KIND_LABEL, POOL_LABEL, NodeSpec
+from workers.lab.kubelet.spec import (
+    AGENT_LABEL,
+    GPU_RESOURCE,
+    KIND_LABEL,
+    POOL_LABEL,
+    NodeKind,
+    NodeSpec,
+)
 
 KUBELET_VERSION: Final = "v1.36.3"
 
@@ -39,6 +46,7 @@ def new_node(spec: NodeSpec, sight: KubeletSight, at: datetime) -> JsonObject:
         "topology.kubernetes.io/zone": "lab-a",
         POOL_LABEL: spec.pool,
         KIND_LABEL: spec.kind.value,
+        **({AGENT_LABEL: spec.agent} if spec.kind is NodeKind.FULL else {}),
         **spec.labels,
     }
     node_spec: JsonObject = {"providerID": sight.identity.provider_id}

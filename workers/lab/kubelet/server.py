@@ -30,7 +30,7 @@ from workers.lab.kubelet.commands import (
 )
 from workers.lab.kubelet.fleet import BadRequest, Fleet
 from workers.lab.kubelet.full_node import NodeRefused
-from workers.lab.kubelet.launcher import AgentMissing
+from workers.lab.kubelet.launcher import AgentMissing, NeedsStandIn
 from workers.lab.paths import listen_unix
 
 ASKERS_FAULTS: Final = (
@@ -39,6 +39,7 @@ ASKERS_FAULTS: Final = (
     NeedsFullNode,
     NoSuchGpu,
     AgentMissing,
+    NeedsStandIn,
     NodeRefused,
 )
 """Their messages say what to do; no traceback is wanted."""

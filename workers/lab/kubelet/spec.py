@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 POOL_LABEL: Final = "fleetmend.io/pool"
 KIND_LABEL: Final = "lab.fleetmend.io/kind"
+AGENT_LABEL: Final = "lab.fleetmend.io/agent"
+"""Chooses which of the two agent DaemonSets puts its pod on a full node."""
 
 MAX_GPUS: Final = 16
 """As many as the largest single machine of today (HGX-2) has; the lab knows so many bus ids."""
@@ -91,6 +93,9 @@ class NodeSpec(WireModel):
     )
     lease_period_s: float = Field(default=2.0, gt=0, le=3_600)
     status_period_s: float = Field(default=10.0, gt=0, le=3_600)
+    agent: Literal["real", "stand-in"] = Field(
+        default="stand-in", description="of a full node; the stand-in says what faults tell it"
+    )
     agent_refresh_s: float = Field(default=300.0, gt=0, le=86_400)
 
     @field_validator("name")

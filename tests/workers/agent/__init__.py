@@ -1,0 +1,1 @@
+"""The agent: its parts alone, and as a real process on a simulated node."""
