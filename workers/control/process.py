@@ -30,6 +30,7 @@ from activities.policy_file import PolicySource
 from activities.registry import Dependencies, build_activities
 from workers.control.settings import SettingsError, WorkerSettings, read_settings
 from workers.control.standing import ensure_standing
+from workers.control.step_logs import StepFacts, tell_refusals_in_one_line
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import (
     TASK_QUEUE,
@@ -63,6 +64,7 @@ def main() -> int:
     """Run the worker with the environment's settings; its exit code."""
     try:
         set_up_telemetry("worker")
+        tell_refusals_in_one_line()
         settings = read_settings()
         kube = KubeClient.from_environment(process="worker", pool_size=settings.kube_pool_size)
     except (SettingsError, TelemetryError, kube_errors.KubeconfigError) as error:
@@ -154,6 +156,7 @@ def make_worker(
         workflows=list(WORKFLOWS),
         activities=build_activities(dependencies),
         activity_executor=executor,
+        interceptors=[StepFacts()],
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
         ),

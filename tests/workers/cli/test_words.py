@@ -82,6 +82,7 @@ def test_an_answer_that_nobody_asked_for_is_refused(
     marker = wait_until(
         lambda: cluster.marker(node), 60, f"{node} is quarantined", saw=running.tails
     )
+    assert marker is not None
     answer = fleetmend(lab, "approve", node)
     assert answer.code == ExitCode.REFUSED
     assert "nothing is asked right now" in answer.err
