@@ -55,11 +55,14 @@ class ReflectorSource:
         path: the collection.
         selector: which objects of it.
         page_size: objects a page of a list.
+        trim: what of an object is kept and told; its name, namespace, uid and resourceVersion must
+            stay. None = all of it.
     """
 
     path: CollectionPath
     selector: Selector = EVERYTHING
     page_size: int = PAGE_SIZE
+    trim: Callable[[JsonObject], JsonObject] | None = None
 
 
 @dataclass(frozen=True)
@@ -262,7 +265,7 @@ class Reflector:
                 problem = problem_of(item)
                 key = _key_if_any(item)
                 if problem is None and key is not None:
-                    listed[key] = item
+                    listed[key] = self._trimmed(item)
                     continue
                 self._pass_over(key, problem or "no key")
                 if key is None:
@@ -329,7 +332,7 @@ class Reflector:
         elif frame.type == "DELETED":
             self._delete(key, frame.object)
         elif frame.type in ("ADDED", "MODIFIED"):
-            self._put(key, frame.object)
+            self._put(key, self._trimmed(frame.object))
         else:
             self._pass_over(key, f"frame of unknown type {frame.type[:40]!r}")
         self._move_to(_version_of(frame.object))
@@ -345,6 +348,9 @@ class Reflector:
         self._place.resource_version = version
 
     # The cache and the sink
+
+    def _trimmed(self, item: JsonObject) -> JsonObject:
+        return item if self._source.trim is None else self._source.trim(item)
 
     def _put(self, key: str, new: JsonObject) -> None:
         with self._lock:

@@ -37,6 +37,7 @@ class Tracked:
         overruled: what a person undid in front of our eyes, until the machine record says so.
         refused: ids of matches for which a quarantine at once was refused for good.
         would: id of the match that was last announced in observe mode.
+        withheld: the match and the refusal that were last announced for a protected node.
         silent_since: when its agent was first found silent; None = it speaks.
         again_at: when it must be judged again though nothing changes.
         retry: it must be judged again at the next tick.
@@ -55,6 +56,7 @@ class Tracked:
     overruled: frozenset[Mark] = frozenset()
     refused: frozenset[str] = frozenset()
     would: str = ""
+    withheld: tuple[str, str] = ("", "")
     silent_since: datetime | None = None
     again_at: datetime | None = None
     retry: bool = False
@@ -114,6 +116,10 @@ class Fleet:
     def nodes_of_machine(self, machine: str) -> tuple[Tracked, ...]:
         """The Nodes that are this machine: one, or two for a moment."""
         return tuple(self.nodes[uid] for uid in self._machines.get(machine, ()))
+
+    def nodes_named(self, name: str) -> tuple[Tracked, ...]:
+        """The Nodes of this name: one, or two for a moment."""
+        return tuple(tracked for tracked in self if tracked.view.name == name)
 
     def pool_size(self, pool: str) -> int:
         """How many Nodes the pool has now."""

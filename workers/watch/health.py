@@ -2,7 +2,8 @@
 
 Owns the three answers and nothing else; it is plain HTTP, so by default it listens on loopback
 only. Healthy = the reflector heard from the API server lately; a watch that has gone deaf is to be
-restarted. Ready = the cache is filled and there is a usable policy, as writer or standby.
+restarted. Ready = the cache is filled and there is a usable policy, as writer or standby; what is
+ready but does less than it could says so behind its "ok".
 """
 
 import threading
@@ -22,10 +23,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Probes:
-    """What the answers come from; each gives back what is wrong, or "" if nothing is."""
+    """What the answers come from; each gives back what is wrong, or "" if nothing is.
+
+    `limits` is what a ready process cannot do now.
+    """
 
     unhealthy: Callable[[], str]
     unready: Callable[[], str]
+    limits: Callable[[], str]
     metrics: Metrics
 
 
@@ -63,14 +68,15 @@ def _requests(probes: Probes) -> type[BaseHTTPRequestHandler]:
             if self.path == "/healthz":
                 self._answer_probe(probes.unhealthy())
             elif self.path == "/readyz":
-                self._answer_probe(probes.unready())
+                self._answer_probe(probes.unready(), probes.limits())
             elif self.path == "/metrics":
                 self._answer(200, probes.metrics.render())
             else:
                 self._answer(404, "ask for /healthz, /readyz or /metrics\n")
 
-        def _answer_probe(self, problem: str) -> None:
-            self._answer(503 if problem else 200, (problem or "ok") + "\n")
+        def _answer_probe(self, problem: str, limits: str = "") -> None:
+            fine = f"ok, but {limits}" if limits else "ok"
+            self._answer(503 if problem else 200, (problem or fine) + "\n")
 
         def _answer(self, status: int, text: str) -> None:
             body = text.encode()

@@ -13,7 +13,7 @@ from typing import Final
 from workers.watch.machine import MachineRecord, Mark, is_overruled
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import AGENT_CONDITIONS, STALE, RuleMatch, match_rules
-from workflows.model.node import NodeView
+from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import (
@@ -25,6 +25,7 @@ from workflows.model.remediation.marks import (
     other_healer,
 )
 from workflows.model.remediation.permit import Claim, Effect, Refusal, decide_permit
+from workflows.model.remediation.protection import decide_protection
 
 MACHINE_QUARANTINED_RULE = "machine-quarantined"
 """Name of the rule, which no policy holds, that a machine's own record fits."""
@@ -42,6 +43,7 @@ class Sight:
     `overruled` is what people undid on it that its machine record does not say yet; `refused` are
     ids of matches for which no place in the budget was free (the guard is asked for those).
     `silent_since` is when its agent was first found silent; None = it was not at the last look.
+    `pods` are those of protected namespaces on it; None = cannot tell.
     """
 
     node: NodeView
@@ -49,6 +51,7 @@ class Sight:
     overruled: frozenset[Mark] = NOTHING_OVERRULED
     refused: frozenset[str] = frozenset()
     silent_since: datetime | None = None
+    pods: tuple[PodView, ...] | None = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,9 @@ class Verdict:
         has_episode: the node has, or is to have, an open episode: it is told about.
         reflex: the match to quarantine at once for; None = none, or not permitted.
         would_reflex: as `reflex`, where fleetmend only observes.
+        withheld: as `reflex`, where the node is protected, or it cannot be told whether it is.
         refusal: why a quarantine at once is not permitted, if one was due.
+        why: `refusal` in words, for a protected node.
         is_silent: the agent is silent by some rule, reported or not.
         again_at: when the node must be judged again though nothing changes; None = never.
     """
@@ -73,7 +78,9 @@ class Verdict:
     has_episode: bool = False
     reflex: RuleMatch | None = None
     would_reflex: RuleMatch | None = None
+    withheld: RuleMatch | None = None
     refusal: Refusal | None = None
+    why: str = ""
     is_silent: bool = False
     again_at: datetime | None = None
 
@@ -99,15 +106,19 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     due = _due(sight, matches)
     permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
     is_observing = permit.refusal is Refusal.OBSERVING
+    protection = decide_protection(Effect.MARK, node, sight.pods, policy)
+    is_free = protection.refusal is None
     return Verdict(
         pool=pool.name,
         matches=matches,
         marker=marker,
         # In observe mode nothing is started; a node that carries our marker keeps its owner.
         has_episode=is_ours or not is_observing,
-        reflex=due if permit.refusal is None and is_readable else None,
-        would_reflex=due if is_observing else None,
-        refusal=permit.refusal if due else None,
+        reflex=due if permit.refusal is None and is_free and is_readable else None,
+        would_reflex=due if is_observing and is_free else None,
+        withheld=due if permit.refusal is None and not is_free else None,
+        refusal=(permit.refusal or protection.refusal) if due else None,
+        why=protection.detail,
         is_silent=is_silent,
         again_at=again_at,
     )

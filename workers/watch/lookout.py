@@ -26,9 +26,10 @@ from workers.watch.outbox import Outbox
 from workers.watch.reflex import Attempt, Reflex, Result
 from workflows.contracts.messages import Report
 from workflows.model.detection.rules import RuleMatch, match_rules
-from workflows.model.node import NodeView
+from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
 from workflows.model.remediation.marks import is_marked
+from workflows.model.remediation.permit import Refusal
 
 MAX_LOOKS: Final = 5
 """How often one change is judged anew after conflicts; then the next tick goes on."""
@@ -46,17 +47,27 @@ class Hands:
     metrics: Metrics
 
 
+PodsOnNode = Callable[[str, tuple[str, ...]], tuple[PodView, ...] | None]
+"""The pods of these namespaces on the node of this name; None = cannot tell."""
+
+
 class Lookout:
     """The one place where a node's change becomes an action."""
 
     def __init__(
-        self, rules: CurrentRules, fleet: Fleet, hands: Hands, is_writer: Callable[[], bool]
+        self,
+        rules: CurrentRules,
+        fleet: Fleet,
+        hands: Hands,
+        is_writer: Callable[[], bool],
+        pods_on_node: PodsOnNode,
     ) -> None:
         """A lookout that only fills `fleet` until `take_over`."""
         self._rules = rules
         self._fleet = fleet
         self._hands = hands
         self._is_writer = is_writer
+        self._pods_on_node = pods_on_node
         self._has_taken_over = False
         self._lock = threading.RLock()
 
@@ -104,8 +115,18 @@ class Lookout:
         with self._lock:
             if self._rules.policy is not None:
                 self._fleet.refile(self._rules.policy)
+        self.look_at_all()
+
+    def look_at_all(self) -> None:
+        """Something that holds for every node is known now."""
         for tracked in self._fleet:
             self._look(tracked)
+
+    def see_pods(self, node_name: str) -> None:
+        """Other pods than before protect this node, or none any more."""
+        with self._lock:
+            for tracked in self._fleet.nodes_named(node_name):
+                self._react(tracked)
 
     def take_over(self, fresh: list[NodeView]) -> None:
         """This replica is the writer now.
@@ -191,6 +212,7 @@ class Lookout:
         if attempt is not None:
             self._account(tracked, *attempt)
         self._announce(tracked, verdict)
+        self._tell_withheld(tracked, verdict)
 
     def _act(
         self, tracked: Tracked, policy: Policy, now: datetime
@@ -222,6 +244,7 @@ class Lookout:
             tracked.overruled,
             tracked.refused,
             tracked.silent_since,
+            self._pods_on_node(tracked.view.name, policy.scope.protected_namespaces),
         )
         verdict = judge(sight, policy, self._rules.arming, now)
         tracked.silent_since = (tracked.silent_since or now) if verdict.is_silent else None
@@ -354,6 +377,31 @@ class Lookout:
         self._hands.notices.tell(
             Notice(tracked.ref, match.id, "WouldQuarantine", text, is_warning=False)
         )
+
+    def _tell_withheld(self, tracked: Tracked, verdict: Verdict) -> None:
+        """Say once why a protected node is not quarantined."""
+        match, refusal = verdict.withheld, verdict.refusal
+        if match is None or refusal is None:
+            tracked.withheld = ("", "")
+            return
+        if tracked.withheld == (match.id, refusal):
+            return
+        tracked.withheld = (match.id, refusal)
+        is_known = refusal is Refusal.PROTECTED
+        counter = Counter.REFLEX_PROTECTED if is_known else Counter.REFLEX_PROTECTION_UNKNOWN
+        self._hands.metrics.count(counter, tracked.pool)
+        _log.warning(
+            "quarantine_withheld",
+            node=tracked.view.name,
+            uid=tracked.view.uid,
+            rule=match.rule,
+            refusal=refusal.value,
+            problem=verdict.why,
+        )
+        if is_known:
+            text = f"not quarantined for {match.fault} (rule {match.rule}): {verdict.why}"
+            notice = Notice(tracked.ref, match.id, "NotQuarantined", text, is_warning=True)
+            self._hands.notices.tell(notice)
 
 
 def _is_quarantined(tracked: Tracked) -> bool:

@@ -17,6 +17,8 @@ class Counter(StrEnum):
     REFLEX_CONFLICTS = "reflex_conflicts"
     REFLEX_FAILURES = "reflex_failures"
     REFLEX_BUDGET_FULL = "reflex_budget_full"
+    REFLEX_PROTECTED = "reflex_protected"
+    REFLEX_PROTECTION_UNKNOWN = "reflex_protection_unknown"
     WOULD_QUARANTINE = "would_quarantine"
     REPORTS_SENT = "reports_sent"
     REPORTS_DROPPED = "reports_dropped"
@@ -33,6 +35,7 @@ class Gauge(StrEnum):
     OUTBOX = "outbox_entries"
     IS_WRITER = "is_writer"
     TEMPORAL_CONNECTED = "temporal_connected"
+    PROTECTED_UNREADABLE = "protected_namespaces_unreadable"
 
 
 PREFIX = "fleetmend_watch_"

@@ -31,6 +31,7 @@ from workers.watch.metrics import Counter, Gauge, Metrics
 from workers.watch.notices import Notices
 from workers.watch.outbox import Outbox
 from workers.watch.post import Connection, TemporalPost
+from workers.watch.protected_pods import DEAF_S, ProtectedPods
 from workers.watch.reflex import Reflex
 from workers.watch.settings import SettingsError, WatchSettings
 from workers.watch.sinks import ConfigSink, MachineSink, NodeSink
@@ -39,8 +40,9 @@ from workflows.model.policy import PolicyError
 
 TICK_S: Final = 0.5
 """How soon a quarantine whose request failed is tried again; a walk over 5,000 nodes takes 1 ms."""
-DEAF_S: Final = 180.0
-"""Silence of the API server after which /healthz says so: bookmarks come about once a minute."""
+PROTECTED_WAIT_S: Final = 0.1
+"""How long a new writer waits for the pods of protected namespaces, which list within some 10 ms:
+one that may not be read must not keep it from reporting."""
 REFLECTOR_BACKOFF: Final = Backoff(first_s=0.25, limit_s=3.0)
 """Short: while the reflector stays away, no fault is seen. Two replicas, three lists each."""
 END_S: Final = 5.0
@@ -124,7 +126,10 @@ class Watch:
         self._notices = Notices(self._client, self.metrics)
         reflex = Reflex(self._client, self.fleet, self._lease.is_writer)
         hands = Hands(reflex, self.outbox, self._notices, self.metrics)
-        self.lookout = Lookout(self.rules, self.fleet, hands, self._lease.is_writer)
+        self._protected = ProtectedPods(self._client, self.metrics, self._note_pods)
+        self.lookout = Lookout(
+            self.rules, self.fleet, hands, self._lease.is_writer, self._protected.on_node
+        )
         self._config = self._reflector(
             paths.config_maps(settings.namespace),
             ConfigSink(self.rules, self.lookout, self.metrics),
@@ -151,6 +156,7 @@ class Watch:
         for reflector in (self._config, self._machines, self._nodes):
             reflector.start()
             cleanup.callback(reflector.stop)
+        cleanup.callback(self._protected.stop)
         self._ticker.start()
         cleanup.callback(self._stop_ticking)
         self._lease.start()
@@ -171,7 +177,7 @@ class Watch:
         listen = self.settings.listen
         if listen is None:
             return
-        probes = Probes(self._unhealthy, self._unready, self.metrics)
+        probes = Probes(self._unhealthy, self._unready, self._limits, self.metrics)
         try:
             server = HealthServer(listen, probes)
         except OSError as error:
@@ -192,6 +198,9 @@ class Watch:
         self._is_due = True
         self._wake.set()
 
+    def _note_pods(self, node_name: str) -> None:
+        self.lookout.see_pods(node_name)
+
     def _tick_forever(self) -> None:
         while not self._stopping.is_set():
             try:
@@ -207,12 +216,15 @@ class Watch:
         self.metrics.set_gauge(Gauge.NODES, len(self.fleet.nodes))
         self.metrics.set_gauge(Gauge.OUTBOX, len(self.outbox))
         self.metrics.set_gauge(Gauge.IS_WRITER, float(self._lease.is_writer()))
+        policy = self.rules.policy or self.rules.fallback
+        self._protected.follow(policy.scope.protected_namespaces)
         if self._is_due:
             # The caches first: what is armed and what people have undone decides what may be done.
             if not self._are_caches_filled():
                 self._wait_for_caches()
                 return
             self._is_due = False
+            self._protected.wait(PROTECTED_WAIT_S)
             try:
                 self.lookout.take_over(self._read_nodes())
             except BaseException:
@@ -222,6 +234,8 @@ class Watch:
             # The long-lived cache is not walked by every collection, which would delay a patch.
             gc.collect()
             gc.freeze()
+        if self._protected.tick():
+            self.lookout.look_at_all()
         self.lookout.tick()
 
     def _are_caches_filled(self) -> bool:
@@ -275,3 +289,12 @@ class Watch:
         if self.rules.policy is None:
             return f"no usable policy: {self.rules.policy_problem}"
         return ""
+
+    def _limits(self) -> str:
+        unreadable = ", ".join(self._protected.unreadable())
+        if not unreadable:
+            return ""
+        return (
+            f"no node is quarantined at once: the pods of {unreadable} cannot be read "
+            "(deploy/rights/README.md, protected namespaces)"
+        )

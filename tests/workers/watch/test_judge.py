@@ -9,7 +9,7 @@ from tests.workers.watch.nodes_in_memory import BOOT, NOW, POOL, armed, node, po
 from workers.watch.judge import AGENT_GRACE_S, Sight, Verdict, judge
 from workers.watch.machine import MachineRecord, OverruledFault
 from workflows.model.detection.fault import Fault
-from workflows.model.node import NodeView
+from workflows.model.node import NodeView, PodView
 from workflows.model.remediation.arming import Arming, Entry
 from workflows.model.remediation.marks import EPISODE, IGNORE, PAUSE, Marker, Quarantine
 from workflows.model.remediation.permit import Refusal
@@ -185,3 +185,31 @@ def test_node_is_looked_at_again_when_its_agent_falls_silent() -> None:
 def _rules() -> list[dict[str, object]]:
     rules: list[dict[str, object]] = policy().model_dump(mode="json")["rules"]
     return [rule for rule in rules if not rule["immediate"]]
+
+
+SERVICE = PodView("fleetmend", "w", "pod-1", "Running", False, 1, False, "ReplicaSet", "w")
+
+
+def _on(name: str) -> tuple[PodView, ...]:
+    return (replace(SERVICE, node_name=name),)
+
+
+def test_node_with_a_service_of_ours_is_reported_but_not_quarantined_at_once() -> None:
+    verdict = _judge(node(reason="GpuLost"), pods=_on("n"))
+    assert (verdict.reflex, verdict.refusal) == (None, Refusal.PROTECTED)
+    assert verdict.withheld is not None
+    assert "fleetmend/w" in verdict.why
+    assert verdict.has_episode
+    assert verdict.matches
+    assert _judge(node(reason="GpuLost"), pods=_on("m")).reflex is not None
+
+
+def test_node_of_which_it_cannot_be_told_is_reported_but_not_quarantined_at_once() -> None:
+    verdict = _judge(node(reason="GpuLost"), pods=None)
+    assert (verdict.reflex, verdict.refusal) == (None, Refusal.PROTECTION_UNKNOWN)
+    assert verdict.has_episode
+
+
+def test_observe_mode_promises_nothing_for_a_protected_node() -> None:
+    verdict = _judge(node(reason="GpuLost"), Arming(), pods=_on("n"))
+    assert (verdict.would_reflex, verdict.withheld) == (None, None)
