@@ -24,6 +24,18 @@ NAMES = {
     "node-recreated-same-name",
     "agent-forgets",
     "agent-silent",
+    "xid-79",
+    "xid-48",
+    "xid-94",
+    "xid-13",
+    "xid-31",
+    "nvlink-down",
+    "dcgm-hang",
+    "dcgm-crash",
+    "nvml-segfault",
+    "clock-skew",
+    "rdma-link-down",
+    "kernel-line",
 }
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,20 @@ def test_only_a_mounted_host_root_is_told(place: PodPlace) -> None:
     pod["spec"]["volumes"] = [{"name": "host", "hostPath": {"path": "/"}}]
     plan = plan_launch(pod, pod["spec"]["containers"][0], place)
     assert plan.environment["FLEETMEND_HOST_ROOT"] == str(place.host_root)
+
+
+def test_devices_come_with_the_host_root_and_a_kernel_log_of_the_containers_own(
+    place: PodPlace,
+) -> None:
+    devices = {"LD_LIBRARY_PATH": "/node/lib", "FLEETMEND_KMSG": "/node/dev/kmsg"}
+    place = replace(place, devices=devices)
+    pod = _pod("x", volumeMounts=[{"name": "host", "mountPath": "/host"}])
+    plan = plan_launch(pod, pod["spec"]["containers"][0], place)
+    assert "LD_LIBRARY_PATH" not in plan.environment
+    pod["spec"]["volumes"] = [{"name": "host", "hostPath": {"path": "/"}}]
+    plan = plan_launch(pod, pod["spec"]["containers"][0], place)
+    assert plan.environment["LD_LIBRARY_PATH"] == "/node/lib"
+    assert plan.environment["FLEETMEND_KMSG"] == str(place.folder / "kmsg-main")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from workers.lab.devices.dcgm_output import (
     health_text,
     version_text,
 )
-from workers.lab.devices.driver_log import DriverLog, Xid
+from workers.lab.devices.driver_log import DriverLog, Xid, recovery_xid
 from workers.lab.devices.kmsg import Kmsg
 from workers.lab.devices.network import RdmaDevice, infiniband_devices
 from workers.lab.devices.state import (
@@ -33,6 +33,7 @@ from workers.lab.devices.state import (
     GpuState,
     Manner,
     NvmlState,
+    RecoveryAction,
     render_nvml,
 )
 from workers.lab.devices.sysfs import Sysfs
@@ -44,6 +45,7 @@ LIBRARY_FOLDER: Final = "opt/lab/lib"
 DCGM_FOLDER: Final = "opt/lab/dcgm"
 PROGRAMS: Final = "opt/lab/bin"
 KMSG: Final = "dev/kmsg"
+KMSG_VARIABLE: Final = "FLEETMEND_KMSG"
 DIAG_LEVELS: Final = (1, 2, 3, 4)
 
 
@@ -150,6 +152,17 @@ class Devices:
             f"GPU {index} isn't there: this boot of {self.root.name} did not find it"
         )
 
+    def rdma(self, index: int) -> RdmaDevice:
+        """A network device as a boot finds it.
+
+        Raises:
+            NoSuchDevice: there are fewer.
+        """
+        devices = self.state.rdma
+        if index >= len(devices):
+            raise NoSuchDevice(f"{self.root.name} has {len(devices)} RDMA devices, none is {index}")
+        return devices[index]
+
     def position(self, index: int) -> int:
         """Its place among those found, which is DCGM's entity id; raises NoSuchDevice."""
         return self.state.nvml.gpus.index(self.gpu(index))
@@ -186,12 +199,20 @@ class Devices:
         """An Xid of that GPU as its driver prints it; the number of its record."""
         return self._log.xid(self.state.nvml.driver, self.gpu(index), xid)
 
+    def change_recovery(self, index: int, action: RecoveryAction) -> None:
+        """Let the driver want this for that GPU, and say so as far as its branch does."""
+        driver, old = self.state.nvml.driver, self.gpu(index).recovery_action
+        self.change_gpu(index, recovery_action=action)
+        told = recovery_xid(driver, old or RecoveryAction.NONE, action)
+        if told is not None:
+            self.xid(index, told)
+
     def environment(self) -> Mapping[str, str]:
         """What a program on the node needs to meet these devices, beside `PATH`."""
         return {
             "LD_LIBRARY_PATH": str(self.root / LIBRARY_FOLDER),
             "FLEETMEND_LAB_NVML": str(self.root / NVML_DRIVE),
-            "FLEETMEND_KMSG": str(self.kmsg.path),
+            KMSG_VARIABLE: str(self.kmsg.path),
         }
 
     def _new_gpu(self, board: Board) -> GpuState:

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from workers.lab.devices.kmsg import Kmsg
-from workers.lab.devices.state import GpuState, NvmlState
+from workers.lab.devices.state import GpuState, NvmlState, RecoveryAction
 
 INFO: Final = 6
+FIRST_BRANCH_WITH_154: Final = 565
+_ACTIONS: Final = {
+    RecoveryAction.NONE: "None",
+    RecoveryAction.GPU_RESET: "GPU Reset Required",
+    RecoveryAction.NODE_REBOOT: "Node Reboot Required",
+    RecoveryAction.DRAIN_P2P: "Drain P2P",
+    RecoveryAction.DRAIN_AND_RESET: "Drain and Reset",
+}
 _KERNEL: Final = "Linux version 6.8.0-1024-lab (lab@fleetmend) #26-Ubuntu SMP PREEMPT_DYNAMIC"
 
 
@@ -62,6 +70,14 @@ class DriverLog:
         return self._kmsg.nvrm(f"{text}, {rest}" if rest else text)
 
 
+def recovery_xid(driver: str, old: RecoveryAction, new: RecoveryAction) -> Xid | None:
+    """The 154 that tells of another recovery action; None from drivers that tell nothing."""
+    if _branch(driver) < FIRST_BRANCH_WITH_154 or old is new:
+        return None
+    change = f"from {old:#x} ({_ACTIONS[old]}) to {new:#x} ({_ACTIONS[new]})"
+    return Xid(154, f"GPU recovery action changed {change}")
+
+
 def pci_words(gpu: GpuState) -> str:
     """The bus id as in Xid lines: without the function."""
     return gpu.bus_id.rpartition(".")[0]
@@ -69,9 +85,13 @@ def pci_words(gpu: GpuState) -> str:
 
 def _process(driver: str, xid: Xid) -> str:
     """Branch 470 names no process, 515 to 565 always one or `<unknown>`, 570 only a known one."""
-    branch = int(driver.split(".", maxsplit=1)[0])
+    branch = _branch(driver)
     if branch < 515:
         return "" if xid.pid is None else f"pid={xid.pid}, "
     if xid.pid is not None:
         return f"pid={xid.pid}, name={xid.process[:15]}, "
     return "" if branch >= 570 else "pid='<unknown>', name=<unknown>, "
+
+
+def _branch(driver: str) -> int:
+    return int(driver.split(".", maxsplit=1)[0])

@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from workers.lab.devices.devices import Devices
 from workers.lab.faults.ailment import Ailment
 
 
@@ -63,6 +64,14 @@ class FaultyNode(Protocol):
 
     @property
     def is_full(self) -> bool: ...
+
+    @property
+    def devices(self) -> Devices:
+        """The simulated hardware; raises NeedsFullNode on a light node."""
+
+    @property
+    def has_real_agent(self) -> bool:
+        """Whether the agent detects by itself, from the devices, what is wrong."""
 
     @property
     def plan(self) -> BootPlan: ...
@@ -128,3 +137,6 @@ class Fault(BaseModel):
         It may change the node's ailments and boot plan. The agent reports the rest by itself.
         """
         return True
+
+    def booted(self, node: FaultyNode) -> None:
+        """Called after a boot which the fault survived, when the devices are up again."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from workers.lab.faults import device
 from workers.lab.faults.ailment import (
     Ailment,
     Certainty,
@@ -96,10 +97,19 @@ class GpuMissingAfterReboot(_GpuFault):
     name: ClassVar[str] = "gpu-missing-after-reboot"
     needs_full: ClassVar[bool] = True
 
+    async def inject(self, node: FaultyNode) -> None:
+        if node.has_real_agent:
+            await device.Xid79(gpu=self.gpu).inject(node)
+        else:
+            await super().inject(node)
+
     async def clear(self, node: FaultyNode) -> None:
         """The GPU is found again by the next boot."""
         node.plan.missing_gpus.discard(self.gpu)
-        await super().clear(node)
+        if node.has_real_agent:
+            await device.Xid79(gpu=self.gpu).clear(node)
+        else:
+            await super().clear(node)
 
     def survives_boot(self, node: FaultyNode) -> bool:
         # Conditions are healthy from here on: an agent that counts what it finds misses nothing,

@@ -146,6 +146,7 @@ class Fleet:
         if fault.key in node.active:
             raise BadRequest(f"node {name} has {fault.key} already: clear it first")
         node.last_published = None
+        said_before = _last_record_at(node)
         if not fault.is_event:
             node.active[fault.key] = fault
         try:
@@ -157,7 +158,9 @@ class Fleet:
             raise
         if fault.for_s is not None:
             self._spawn(self._expire(node, fault))
-        return _receipt(node, fault_name)
+        said = _last_record_at(node)
+        receipt = _receipt(node, fault_name)
+        return receipt.model_copy(update={"written_at": said if said != said_before else None})
 
     async def clear(self, name: str, fault_name: str) -> Receipt:
         """End every active fault of that name on the node.
@@ -271,6 +274,10 @@ def _agents() -> list[JsonObject]:
     """The DaemonSets of the real agent and of its stand-in."""
     manifests = sorted(MANIFESTS.glob("agent_*.yaml"))
     return [yaml.safe_load(manifest.read_text(encoding="utf-8")) for manifest in manifests]
+
+
+def _last_record_at(node: Node) -> float | None:
+    return node.devices.kmsg.written_at if isinstance(node, FullNode) else None
 
 
 def _receipt(node: Node, fault: str, cleared: tuple[str, ...] = ()) -> Receipt:

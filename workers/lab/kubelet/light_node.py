@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 
+from workers.lab.devices.devices import Devices
 from workers.lab.faults.ailment import Ailment
 from workers.lab.faults.fault import AgentManners, BootPlan, Fault, NeedsFullNode, NoSuchGpu
 from workers.lab.kubelet.agent import AgentSight, NodeReporter, Published
@@ -51,6 +52,7 @@ class LightNode:
     """One light node."""
 
     is_full = False
+    has_real_agent = False
 
     def __init__(self, spec: NodeSpec, identity: MachineIdentity, admin: ApiClient) -> None:
         self.spec = spec
@@ -117,6 +119,10 @@ class LightNode:
         )
 
     # What a fault may do (FaultyNode).
+
+    @property
+    def devices(self) -> Devices:
+        raise NeedsFullNode(self.name, "devices")
 
     def gpu_uuid(self, index: int) -> str:
         if index >= len(self.identity.gpus):

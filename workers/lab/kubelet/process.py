@@ -14,11 +14,12 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from workers.lab.controlplane.tether import tether
+from workers.lab.devices.devices import KMSG_VARIABLE
 from workers.lab.kubelet.api import JsonObject
 from workers.lab.kubelet.container import Exit, now, read_termination_message
 
@@ -49,6 +50,8 @@ class PodPlace:
     service_account: Path | None
     """Folder with token, ca.crt and namespace; None when the pod has no token."""
     kubeconfig: Path | None
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """Environment by which programs find the machine's devices; empty where it has none."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,10 @@ def plan_launch(pod: JsonObject, container: JsonObject, place: PodPlace) -> Laun
     environment["FLEETMEND_TERMINATION_LOG"] = str(termination_log)
     if _mounts_host_root(pod, container):
         environment["FLEETMEND_HOST_ROOT"] = str(place.host_root)
+        environment |= place.devices
+        if KMSG_VARIABLE in place.devices:
+            # Its own: each opening of the real kernel log has a place of its own.
+            environment[KMSG_VARIABLE] = str(place.folder / f"kmsg-{name}")
     for variable in container.get("env") or []:
         environment[variable["name"]] = _value(pod, variable, place, environment)
     if container.get("envFrom"):

@@ -13,6 +13,8 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
+from workers.lab.controlplane.errors import LabError
+from workers.lab.devices.devices import NoSuchDevice
 from workers.lab.faults.fault import NeedsFullNode, NoSuchGpu
 from workers.lab.faults.registry import BadFault
 from workers.lab.kubelet.api import ApiError
@@ -41,6 +43,8 @@ ASKERS_FAULTS: Final = (
     AgentMissing,
     NeedsStandIn,
     NodeRefused,
+    NoSuchDevice,
+    LabError,
 )
 """Their messages say what to do; no traceback is wanted."""
 

@@ -150,4 +150,7 @@ class Receipt(WireModel):
     sent_at: float | None = None
     patched_at: float | None = None
     resource_version: str = ""
+    written_at: float | None = Field(
+        default=None, description="of the last record in the kernel log; None = none was written"
+    )
     cleared: tuple[str, ...] = Field(default=(), description="faults that a clear ended")
