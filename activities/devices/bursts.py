@@ -25,6 +25,7 @@ class _Burst:
     reading: Reading
     last: float
     told_at: float
+    count: int = 1
     told: int = 1
 
 
@@ -48,9 +49,16 @@ class Bursts:
             self._make_room()
             self._open[reading.key] = _Burst(cause, reading, now, now)
             return reading
-        burst.last = now
-        burst.reading = replace(burst.reading, count=burst.reading.count + 1)
-        return self._told_again(burst, now)
+        return self._counted(burst, now)
+
+    def again(self, key: str, now: float) -> Reading | None:
+        """As `note`, for one more line of a burst that is open."""
+        return self._counted(self._open[key], now)
+
+    @property
+    def is_empty(self) -> bool:
+        """True while no burst is open."""
+        return not self._open
 
     def is_open(self, key: str, now: float) -> bool:
         """True while the burst of that key goes on, in its own name or as another's echo."""
@@ -66,11 +74,16 @@ class Bursts:
             elif now - burst.last > SILENCE_S:
                 del self._open[key]
 
+    def _counted(self, burst: _Burst, now: float) -> Reading | None:
+        burst.last = now
+        burst.count += 1
+        return self._told_again(burst, now)
+
     def _told_again(self, burst: _Burst, now: float) -> Reading | None:
-        if burst.reading.count == burst.told or now - burst.told_at < RETELL_S:
+        if burst.count == burst.told or now - burst.told_at < RETELL_S:
             return None
-        burst.told, burst.told_at = burst.reading.count, now
-        return burst.reading
+        burst.told, burst.told_at = burst.count, now
+        return replace(burst.reading, count=burst.count)
 
     def _root_of(self, cause: Cause, now: float) -> _Burst | None:
         for burst in self._open.values():

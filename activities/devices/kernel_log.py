@@ -19,6 +19,8 @@ from activities.devices.reading import ConditionType, Reading
 
 ALIVE_S: Final = 5.0
 """Longest time between two items of the stream: a third of the deadline, so one may be late."""
+COUNT_S: Final = 1.0
+"""How often the counts of open bursts are looked at."""
 MAX_ITEM: Final = 64
 """Readings of one item; more follow in the next."""
 
@@ -59,7 +61,10 @@ class KernelLogSource:
         readings.look(time.monotonic())
         told_at: float | None = None
         while True:
-            found = list(self._read(log, readings))
+            wait_s = ALIVE_S if readings.is_quiet else COUNT_S
+            if told_at is None or not log.has_caught_up:
+                wait_s = 0.0
+            found = list(self._read(log, readings, wait_s))
             now = time.monotonic()
             found += readings.due(now)
             # Silence is "alive" only when everything from before was read.
@@ -70,8 +75,7 @@ class KernelLogSource:
                 for begin in range(MAX_ITEM, len(found), MAX_ITEM):
                     yield tuple(found[begin : begin + MAX_ITEM])
 
-    def _read(self, log: KernelLog, readings: KernelReadings) -> Iterator[Reading]:
-        wait_s = 1.0 if log.has_caught_up else 0.0
+    def _read(self, log: KernelLog, readings: KernelReadings, wait_s: float) -> Iterator[Reading]:
         is_fresh = log.has_caught_up
         for item in log.read(wait_s):
             now, at = time.monotonic(), self._clock()

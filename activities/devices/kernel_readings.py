@@ -12,7 +12,7 @@ from typing import Final
 
 from activities.devices.bursts import Bursts
 from activities.devices.gpu_list import GpuList
-from activities.devices.kernel_lines import KernelLine, Kind, read_line
+from activities.devices.kernel_lines import MAX_LINE, KernelLine, Kind, read_line
 from activities.devices.reading import MAX_READING_TEXT, Certainty, ConditionType, Reading
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
@@ -42,7 +42,7 @@ MAX_UNITS: Final = 32
 """Sub-units of one code on one device that are kept apart; beyond, they count together."""
 
 _UNIT = re.compile(r"(?:Contained|Uncontained): ([A-Za-z0-9 ]{1,24}(?:\([0-9a-fx, ]{1,24}\))?)")
-_LINK = re.compile(r"\b[Ll]ink (-?\d{1,2})\b")
+_LINK = re.compile(r"\b[Ll]ink (\d{1,2})\b")
 _TEXT_ONLY: Final = {
     Kind.INIT_FAILED: ("rm-init-failed", "the driver could not initialise it", likely),
     Kind.PROBE_FAILED: ("gpu-probe-failed", "the driver could not take it", likely),
@@ -68,6 +68,8 @@ class KernelReadings:
         self._named = ("", 0.0)
         self._units: dict[tuple[str, str], set[str]] = {}
         self._bursts = Bursts()
+        self._keys: dict[str, str] = {}
+        self._noted = ""
 
     def look(self, now: float) -> None:
         """Read the list of GPUs: a GPU that is lost later has left it."""
@@ -83,6 +85,10 @@ class KernelReadings:
             at: when it was written.
             now: monotonic seconds at which it is read.
         """
+        known = self._keys.get(line)
+        if known is not None and self._bursts.is_open(known, now):
+            yield from _one_or_none(self._bursts.again(known, now))
+            return
         found = read_line(line)
         if found is None:
             return
@@ -91,10 +97,18 @@ class KernelReadings:
         elif found.kind is Kind.OFF_BUS_NAMED:
             self._named = (found.pci, now)
         else:
+            self._noted = ""
             yield from self._fault(found, line, at, now)
+            if self._noted and found.code != 154 and len(line) <= MAX_LINE:
+                self._remember_line(line)
             # Only now: these files belong to the driver, which may hang on them.
             if found.pci and not self._is_gpu(found.pci) and found.kind is not Kind.SXID:
                 self._look_again(now)
+
+    @property
+    def is_quiet(self) -> bool:
+        """True while no burst is open: `due` has nothing to say."""
+        return self._bursts.is_empty
 
     def due(self, now: float) -> Iterator[Reading]:
         """Counts that have grown since they were told; ask about once a second."""
@@ -180,9 +194,15 @@ class KernelReadings:
         return pci in self._uuids or (self._gpus is not None and pci in self._gpus.addresses)
 
     def _told(self, reading: Reading, code: int, now: float) -> Iterator[Reading]:
-        told = self._bursts.note(reading, Cause(reading.device, code, reading.fault), now)
-        if told is not None:
-            yield told
+        cause = Cause(reading.device, code, reading.fault)
+        yield from _one_or_none(self._bursts.note(reading, cause, now))
+        self._noted = reading.key
+
+    def _remember_line(self, line: str) -> None:
+        """The short way of a flood: the same line again belongs to the same burst."""
+        if len(self._keys) >= MAX_NAMES:
+            self._keys.clear()
+        self._keys[line] = self._noted
 
     def _unit(self, device: str, line: KernelLine) -> str:
         """The part of the GPU that a line names, as part of a key; "" = none, or too many."""
@@ -212,6 +232,11 @@ class KernelReadings:
     def _note_recovery(self, device: str, recovery: Recovery) -> None:
         if device in self._recovery or len(self._recovery) < MAX_NAMES:
             self._recovery[device] = recovery
+
+
+def _one_or_none(reading: Reading | None) -> Iterator[Reading]:
+    if reading is not None:
+        yield reading
 
 
 _NO_COST: Final = Verdict(APPLICATION, None, "certain", "warning")

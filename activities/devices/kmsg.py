@@ -7,6 +7,7 @@ outlives overruns, odd records and a device that closes. Does not know what a li
 
 import errno
 import os
+import re
 import select
 import stat
 import time
@@ -26,6 +27,8 @@ FRAGMENT_WAIT_S = 0.02
 """How long the first fragment of a line waits for the next; ours: far above one printk."""
 CLOSED_S = 30.0
 """A device that gives nothing but end-of-file for so long is lost."""
+_HEADER = re.compile(rb"(\d{1,5}),(\d{1,20}),(\d{1,20}),([^,;]?)[^;]{0,512};")
+"""prio, seq, usec, flag; more fields may follow. A line of the dictionary begins with a space."""
 _BACK_OFF_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -89,8 +92,8 @@ class Splitter:
         for line in lines:
             if self._skipping:
                 self._skipping = False
-                continue
-            yield from self._line(line[:MAX_RECORD], cut=len(line) > MAX_RECORD)
+            elif not self._is_passed_over(line):
+                yield from self._line(line[:MAX_RECORD], cut=len(line) > MAX_RECORD)
         if self._skipping:
             self._rest = b""
         elif len(self._rest) > MAX_RECORD:
@@ -126,21 +129,29 @@ class Splitter:
         else:
             self._next_seq = None
 
+    def _is_passed_over(self, line: bytes) -> bool:
+        """The short way of a flood: the next number, a whole line, and nothing of interest."""
+        header = _HEADER.match(line)
+        if header is None:
+            return True
+        if header[4] != b"-" or self._open is not None or self._wanted(line):
+            return False
+        seq = int(header[2])
+        if seq != self._next_seq:
+            return False
+        self._next_seq = seq + 1
+        return True
+
     def _line(self, line: bytes, *, cut: bool) -> Iterator[Record | Lost]:
-        if line[:1] == b" " or not line:
-            return  # ` KEY=value`, the dictionary of the record before
-        header, found, text = line.partition(b";")
-        fields = header.split(b",", 4)
-        # int() would take signs, blanks and underscores; isdigit() on bytes is ASCII only.
-        if not found or len(fields) < 4 or not all(f.isdigit() for f in fields[:3]):
+        header = _HEADER.match(line)
+        if header is None:
             return
-        if max(map(len, fields[:3])) > 20:
-            return
-        seq, usec, flag = int(fields[1]), int(fields[2]), fields[3][:1]
+        prio, seq, usec = int(header[1]), int(header[2]), int(header[3])
+        flag, text = header[4], line[header.end() :]
         if seq < self._seen_below:
             return
         yield from self._gap(seq)
-        if int(fields[0]) > 7:
+        if prio > 7:
             return  # facility 0 only: user space may write here too, and can write anything
         if flag == b"+" and self._open is not None:
             self._open.text = (self._open.text + text)[:MAX_FRAGMENTS]
