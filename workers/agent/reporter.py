@@ -184,7 +184,7 @@ class Reporter:
         kind = problem.problem
         self.counts.failed[kind] = self.counts.failed.get(kind, 0) + 1
         self._failures += 1
-        if kind in (Problem.CONFLICT, Problem.NOT_FOUND, Problem.FORBIDDEN):
+        if kind not in (Problem.UNREACHABLE, Problem.BUSY, Problem.UNAUTHORIZED):
             self._node = None  # perhaps another Node has our name now
         limit_s = min(RETRY_LAST_S, RETRY_FIRST_S * 2 ** min(self._failures, 10))
         wait_s = max(problem.retry_after_s, random.uniform(limit_s / 2, limit_s))
