@@ -5,7 +5,7 @@ the writing of `fleetmend-arming`. What is armed is judged live before each requ
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -18,10 +18,12 @@ from workers.cli.outcome import CommandError, console, refused, write_json, wron
 from workers.tables import plain_table
 from workflows.contracts.messages import PauseRequest
 from workflows.model.detection.rules import RuleMatch, match_rules
-from workflows.model.node import NodeView
+from workflows.model.node import NodeView, PodView
 from workflows.model.policy import DrainWay, Policy, Pool, nodes_of_share
 from workflows.model.remediation.arming import FLEET, Arming, Entry
 from workflows.model.remediation.marks import IGNORE, PAUSE
+from workflows.model.remediation.permit import Effect, Refusal
+from workflows.model.remediation.protection import decide_protection
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,22 @@ class Foreseen:
     would: str
 
 
+@dataclass(frozen=True)
+class Protected:
+    """Nodes that are left alone for the pods on them; `unknown` = why that cannot be told."""
+
+    why: Mapping[str, str]
+    unknown: str = ""
+
+
 def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
     """Arm one pool, unless more of it matches right now than the policy allows."""
     with open_cluster() as reader:
         policy = _policy_to_arm_by(reader, pool_name)
         pool = _pool(policy, pool_name)
-        nodes = [n for n in reader.nodes() if _is_in_scope(n, policy, pool)]
+        named = [n for n in reader.nodes() if _is_in_scope(n, policy, pool)]
+        protected = _protected(named, reader.protected_pods(policy), policy)
+        nodes = [n for n in named if n.name not in protected.why]
         foreseen = foresee(nodes, policy, datetime.now(UTC))
         limit = nodes_of_share(policy.arming_share, len(nodes))
         facts = {
@@ -48,10 +60,13 @@ def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
             "nodes": len(nodes),
             "limit": limit,
             "matches": foreseen,
+            "protected": protected.why,
+            "protection_unknown": protected.unknown,
             "armed": False,
         }
         if not as_json:
             _show_preview(pool_name, nodes, foreseen)
+            _show_protected(protected)
         if len(foreseen) > limit:
             raise refused(
                 f"pool {pool_name} is not armed: {len(foreseen)} of its {len(nodes)} nodes match "
@@ -170,6 +185,19 @@ def _is_in_scope(node: NodeView, policy: Policy, pool: Pool) -> bool:
     return policy.pool_of(node.labels) == pool and not left_alone
 
 
+def _protected(
+    nodes: Sequence[NodeView], pods: Sequence[PodView] | None, policy: Policy
+) -> Protected:
+    why = {}
+    for node in nodes:
+        permit = decide_protection(Effect.MARK, node, pods, policy)
+        if permit.refusal is Refusal.PROTECTION_UNKNOWN:
+            return Protected({}, permit.detail)
+        if permit.refusal is not None:
+            why[node.name] = permit.detail
+    return Protected(why)
+
+
 def _with_armed(now: Arming, pool: str, by: Caller) -> Arming:
     if now.problem:
         raise refused(
@@ -213,3 +241,10 @@ def _show_preview(pool: str, nodes: Sequence[NodeView], foreseen: Sequence[Fores
     for item in foreseen:
         table.add_row(*map(escape, (item.node, item.fault, item.rule, item.text, item.would)))
     console().print(table)
+
+
+def _show_protected(protected: Protected) -> None:
+    for detail in protected.why.values():
+        console().print(f"left alone: {escape(detail)}")
+    if protected.unknown:
+        console().print(f"[yellow]{escape(protected.unknown)}; the worker asks before it acts[/]")

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from activities.kube import errors, paths
 from activities.kube.client import CallTimeout, JsonObject, KubeClient, PatchKind
+from activities.kube.protected_pods import protected_pods
 from activities.policy_file import NAMESPACE, POLICY_CONFIG_MAP, POLICY_VARIABLE, PolicySource
 from workers.cli.outcome import CommandError, ExitCode, refused, unreachable, wrong_usage
 from workers.cli.patience import patience_s
-from workflows.model.node import BadObject, NodeView, parse_node
+from workflows.model.node import BadObject, NodeView, PodView, parse_node
 from workflows.model.policy import Policy, PolicyError
 from workflows.model.remediation.arming import (
     ARMING_CONFIG_MAP,
@@ -125,6 +126,16 @@ class ClusterReader:
                 return PolicySource.from_environment(self.kube).read()
             except PolicyError as error:
                 raise PolicyUnusable(error) from error
+
+    def protected_pods(self, policy: Policy) -> tuple[PodView, ...] | None:
+        """The pods that keep their nodes from being touched; None = the caller may not see them."""
+        with cluster_errors(self.kube):
+            try:
+                return protected_pods(self.kube, policy)
+            except errors.Forbidden:
+                return None
+            except BadObject as error:
+                raise refused(str(error)) from error
 
     def arming(self) -> Arming:
         """What is armed and paused."""

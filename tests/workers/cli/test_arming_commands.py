@@ -1,13 +1,14 @@
 """`arm`, `disarm`, and the pauses of a pool or the fleet: the ConfigMap is the witness."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from tests.harness.processes import fleetmend
+from tests.harness.services import service_on
 from tests.workers.cli.conftest import POOL
 from workers.cli.arming import arm, change_pause, disarm
 from workers.cli.outcome import CommandError, ExitCode
@@ -66,6 +67,24 @@ def test_a_policy_that_matches_too_much_does_not_arm(cluster: Cluster, nodes: Te
     assert "arming_share 20%" in str(refusal.value)
     assert refusal.value.code is ExitCode.REFUSED
     assert not cluster.arming().is_armed(POOL)
+
+
+def test_nodes_that_run_pods_of_fleetmend_itself_are_shown_and_left_out(
+    cluster: Cluster,
+    nodes: TestNodes,
+    unique: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    host, other = nodes.add_many(["a", "b"], POOL)
+    nodes.inject(host, "gpu-lost")
+    with service_on(cluster, host, unique("svc")):
+        arm_now(dry_run=True)
+    out = capsys.readouterr().out
+    answer = json.loads(out[out.index("{\n") :])
+    assert list(answer["protected"]) == [host]
+    assert "delete the pod" in answer["protected"][host]
+    assert (answer["nodes"], answer["matches"], answer["protection_unknown"]) == (1, [], "")
+    assert other not in answer["protected"]
 
 
 def test_a_dry_run_arms_nothing(cluster: Cluster, nodes: TestNodes) -> None:
