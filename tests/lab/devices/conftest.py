@@ -26,6 +26,7 @@ class Machine:
     """Devices, and programs that run against them."""
 
     devices: Devices
+    programs: NativePrograms
 
     def environment(self) -> dict[str, str]:
         root = self.devices.root
@@ -79,5 +80,5 @@ def machine(tmp_path: Path, programs: NativePrograms) -> Iterator[Machine]:
     devices = Devices(tmp_path / "node", model="NVIDIA H100 80GB HBM3")
     devices.install(programs, BOARDS)
     devices.boot(BOARDS)
-    yield Machine(devices)
+    yield Machine(devices, programs)
     devices.close()
