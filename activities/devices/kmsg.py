@@ -83,7 +83,8 @@ class Splitter:
         self._skipping = False
         self._open: _Open | None = None
         self._next_seq: int | None = None
-        self._seen_below = 0
+        self._latest = (-1, -1)
+        self._seen = (-1, -1)
 
     def feed(self, data: bytes) -> Iterator[Record | Lost]:
         """The records that `data` completes, in order, and the gaps between them."""
@@ -113,21 +114,16 @@ class Splitter:
             self._open = None
             yield from self._record(kept.seq, kept.usec, kept.text)
 
-    def end(self, *, begins_again: bool) -> Iterator[Record | Lost]:
+    def end(self) -> Iterator[Record | Lost]:
         """The device ended: what it said last, though without its end; then start anew.
 
-        Args:
-            begins_again: it will give its oldest record first, so known numbers are left out.
+        It will give its oldest record first: what was read already is left out.
         """
         rest, self._rest = self._rest, b""
         if not self._skipping:
             yield from self._line(rest, cut=True)
         yield from self.flush()
-        self._skipping = False
-        if begins_again:
-            self._seen_below = self._next_seq or 0
-        else:
-            self._next_seq = None
+        self._skipping, self._seen, self._next_seq = False, self._latest, None
 
     def _is_passed_over(self, line: bytes) -> bool:
         """The short way of a flood: the next number, a whole line, and nothing of interest."""
@@ -138,8 +134,9 @@ class Splitter:
             return False
         seq = int(header[2])
         if seq != self._next_seq:
-            return False
+            return False  # also the first after an opening, which may be a known one
         self._next_seq = seq + 1
+        self._latest = (seq, int(header[3]))
         return True
 
     def _line(self, line: bytes, *, cut: bool) -> Iterator[Record | Lost]:
@@ -148,9 +145,10 @@ class Splitter:
             return
         prio, seq, usec = int(header[1]), int(header[2]), int(header[3])
         flag, text = header[4], line[header.end() :]
-        if seq < self._seen_below:
+        if seq <= self._seen[0] and usec <= self._seen[1]:
             return
         yield from self._gap(seq)
+        self._latest = (seq, usec)
         if prio > 7:
             return  # facility 0 only: user space may write here too, and can write anything
         if flag == b"+" and self._open is not None:
@@ -200,7 +198,6 @@ class KernelLog:
         self._splitter = Splitter(wanted)
         self.has_caught_up = False
         """True once everything that was said before the opening is read."""
-        self._keeps_history = True
         self._closed_since: float | None = None
         self._failures = 0
 
@@ -259,7 +256,7 @@ class KernelLog:
 
         The first time is at once, the next ones wait longer each time.
         """
-        yield from self._splitter.end(begins_again=self._keeps_history)
+        yield from self._splitter.end()
         now = time.monotonic()
         self._closed_since = self._closed_since or now
         if now - self._closed_since > CLOSED_S:
@@ -287,6 +284,4 @@ class KernelLog:
             raise CannotTell(
                 f"kernel log {self._path}: neither a character device nor a FIFO; set FLEETMEND_KMSG"
             )
-        if stat.S_ISFIFO(mode):  # what was written before nobody read is gone
-            self._keeps_history, self.has_caught_up = False, True
         return fd

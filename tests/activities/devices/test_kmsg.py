@@ -160,6 +160,20 @@ def test_a_fragment_waits_for_its_end_but_not_for_long(fifo: _Fifo) -> None:
     assert time.monotonic() - begun < 1
 
 
+def test_an_opening_that_begins_with_the_oldest_record_repeats_none(fifo: _Fifo) -> None:
+    fifo.log.open()
+    fifo.write(b"4,1,10,-;one\n4,2,20,-;two\n")
+    assert fifo.texts() == ["one", "two"]
+    fifo.hang_up()
+    fifo.texts()
+    fifo.write(b"4,1,10,-;one\n4,2,20,-;two\n4,3,30,-;three\n")
+    assert fifo.texts() == ["three"]
+    fifo.hang_up()
+    fifo.texts()
+    fifo.write(b"4,0,40,-;another boot\n")
+    assert fifo.texts() == ["another boot"]
+
+
 def _failing(monkeypatch: pytest.MonkeyPatch, *failures: int) -> None:
     """The next reads of the device fail like this; then it is read as it is."""
     left = list(failures)
