@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Run the agent of this node; its exit code: 0 ended by SIGTERM, 2 wrongly set up."""
-    # Sources load what they need of their own; those of a test need none of it.
-    from activities.devices.sources import sources  # noqa: PLC0415 - as the line above says
-
     try:
         settings = AgentSettings.from_environment(environment)
+        # Late: the sources that a test plays need none of these libraries.
+        from activities.devices.sources import sources  # noqa: PLC0415 - as the line above says
+
         found = sources(settings.host_root, environment)
     except ValueError as error:
         return _refuse(str(error), EXIT_USAGE)

@@ -16,7 +16,7 @@ from typing import Final
 from activities.devices.reading import ConditionType, Reading
 from workers.agent.boot import read_boot_id
 from workers.agent.children import Kill, Source
-from workers.agent.findings import Ledger, Moment
+from workers.agent.findings import SUPERVISION, Ledger, Moment
 from workers.agent.health import HealthServer
 from workers.agent.metrics import render
 from workers.agent.reporter import Reporter, wall_and_monotonic
@@ -117,10 +117,11 @@ class Agent:
         return render(self._ledger, self._supervisors, self._reporter)
 
     def _new_ledger(self, boot_id: str) -> Ledger:
-        answering: list[tuple[str, frozenset[ConditionType]]] = [
-            (source.name, source.conditions) for source in self._sources
-        ]
-        return Ledger(boot_id, answering)
+        answering = [(source.name, source.conditions) for source in self._sources]
+        # For the host the agent answers itself: it runs, and knows the boot it runs in.
+        ledger = Ledger(boot_id, [(SUPERVISION, frozenset({ConditionType.HOST})), *answering])
+        ledger.polled(SUPERVISION, ())
+        return ledger
 
     def _begin_boot(self, boot_id: str) -> None:
         """Nothing of another boot is true in this one: a new ledger and new children."""

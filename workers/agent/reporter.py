@@ -27,7 +27,7 @@ from workers.agent.conditions import (
     is_said,
     reported_boot,
 )
-from workers.agent.findings import Ledger, Moment
+from workers.agent.findings import SUPERVISION, Ledger, Moment
 from workers.agent.node_api import ApiProblem, NodeApi, OwnNode, Problem
 from workers.agent.settings import AgentSettings
 from workflows.model.detection.finding import FINDINGS_ANNOTATION, FindingsError
@@ -174,8 +174,9 @@ class Reporter:
         try:
             boot_id = read_boot_id(self._settings.host_root)
         except NoBootId as error:
-            _log.error("boot_id_unreadable", extra={"error": str(error)})
+            self._ledger().silent(SUPERVISION, "no-boot-id", str(error), self._clock())
             return
+        self._ledger().news(SUPERVISION, (), self._clock())
         if boot_id != self._ledger().boot_id:
             _log.warning("another_boot", extra={"boot": boot_id})
             self._new_boot(boot_id)

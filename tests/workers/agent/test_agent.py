@@ -108,6 +108,18 @@ def test_a_boot_under_a_running_agent_begins_a_new_ledger(stage: Stage) -> None:
     assert stage.annotation()["boot"] == "11111111-2222-4333-8444-555555555555"
 
 
+def test_an_unreadable_boot_id_makes_the_host_unknown(stage: Stage) -> None:
+    stage.start_healthy()
+    boot = stage.host_root / "proc/sys/kernel/random/boot_id"
+    kept = boot.read_text()
+    boot.unlink()
+    stage.polled(reading())
+    stage.until({"GPUHealthy": "False", "HostHealthy": "Unknown"})
+    boot.write_text(kept)
+    stage.polled()
+    stage.until(dict.fromkeys(ALL, "True"))
+
+
 @pytest.mark.parametrize("source", ["polled", "streamed"])
 @pytest.mark.parametrize(
     ("deed", "code"),
