@@ -1,13 +1,14 @@
 """What an open episode is told of its Node, and when that is something new.
 
 Owns the selection: Ready, boot, allocatable GPUs, the conditions that rules and gate look at, the
-marks, a pause. A node's other conditions, of which there may be any number, neither travel nor
+marks, a pause; and which of them cannot wait. A node's other conditions, of which there may be any number, neither travel nor
 wake an episode. Pure.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
+from workers.watch.pace import Haste
 from workflows.contracts.messages import NodeFacts
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
@@ -46,6 +47,19 @@ def key_of(node: NodeView, marker: Marker | None, told: frozenset[str]) -> Facts
         ),
         paused=PAUSE in node.annotations,
     )
+
+
+def haste_of(key: FactsKey, told: FactsKey | None) -> Haste:
+    """How soon `key` must be told to a run that was told `told` before (None = nothing)."""
+    if told is None or _decisive(key) != _decisive(told):
+        return Haste.NOW
+    return Haste.MAY_WAIT
+
+
+def _decisive(key: FactsKey) -> tuple[object, ...]:
+    """What people do, and what proves a boot: an episode acts on these at once."""
+    ready = dict(key.conditions).get("Ready")
+    return (key.ready, ready, key.boot_id, key.unschedulable, key.marker_episode, key.paused)
 
 
 def facts_of(node: NodeView, key: FactsKey, now: datetime, *, gone: bool = False) -> NodeFacts:

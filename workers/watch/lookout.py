@@ -16,13 +16,14 @@ from typing import Final
 import structlog
 
 from workers.watch.current_rules import CurrentRules
-from workers.watch.facts import facts_of, key_of
+from workers.watch.facts import facts_of, haste_of, key_of
 from workers.watch.fleet import Fleet, Tracked, counts_as_reflex, readable_marker
 from workers.watch.judge import Sight, Verdict, judge
 from workers.watch.machine import MachineRecord, is_overruled, marks_of
 from workers.watch.metrics import Counter, Metrics
 from workers.watch.notices import Notice, Notices
 from workers.watch.outbox import Outbox
+from workers.watch.pace import Haste
 from workers.watch.reflex import Attempt, Reflex, Result
 from workflows.contracts.messages import Report
 from workflows.model.detection.rules import RuleMatch, match_rules
@@ -100,7 +101,7 @@ class Lookout:
             if self._is_open() and (tracked.has_run or tracked.marker is not None):
                 key = key_of(tracked.view, tracked.marker, self._rules.told)
                 facts = facts_of(tracked.view, key, datetime.now(UTC), gone=True)
-                self._hands.outbox.offer_facts(tracked.ref, facts)
+                self._hands.outbox.offer_facts(tracked.ref, facts, Haste.NOW)
 
     def see_machine(self, record: MachineRecord) -> None:
         """A machine record is there, or says something new."""
@@ -320,7 +321,8 @@ class Lookout:
             return
         key = key_of(tracked.view, marker, self._rules.told)
         if key != tracked.told and is_news:
-            self._hands.outbox.offer_facts(tracked.ref, facts_of(tracked.view, key, now))
+            haste = haste_of(key, tracked.told)
+            self._hands.outbox.offer_facts(tracked.ref, facts_of(tracked.view, key, now), haste)
         tracked.told = key
 
     # What people see of it, after the fact

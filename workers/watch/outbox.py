@@ -2,14 +2,15 @@
 
 Owns one entry a node (a report, facts, or both), the senders, their back-off, and the dropping of
 what is no longer true. Coalesces: a second report replaces the first, facts travel at the node's
-own pace, and the newest count. Does not know how a signal is sent (`post.py`) nor what is true
+own pace, the newest count, and those that the run knows already are not told again. Does not know how a signal is sent (`post.py`) nor what is true
 (`lookout.py`). Offers come from any thread and never wait.
 """
 
 import asyncio
 import random
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Final, Protocol
 
@@ -17,7 +18,7 @@ import structlog
 
 from activities.kube.backoff import Backoff
 from workers.watch.metrics import Counter, Metrics
-from workers.watch.pace import Pace
+from workers.watch.pace import Haste, Pace
 from workflows.contracts.messages import NodeFacts, Report
 from workflows.model.identity import NodeRef
 
@@ -71,15 +72,23 @@ class _Entry:
     node: NodeRef
     report: Report | None = None
     facts: NodeFacts | None = None
+    haste: Haste = Haste.MAY_WAIT
     failures: int = 0
+
+    def take(self, facts: NodeFacts, haste: Haste) -> None:
+        """Newer facts; what had to be told at once before still has."""
+        self.facts = facts
+        if haste is Haste.NOW:
+            self.haste = haste
 
 
 class Outbox:
     """Entries by node UID, and the senders that empty it. `run` lives in an event loop."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        """An outbox that only collects until `run`."""
+    def __init__(self, metrics: Metrics, *, clock: Callable[[], float] = monotonic) -> None:
+        """An outbox that only collects until `run`; `clock` is the paces'."""
         self._metrics = metrics
+        self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,6 +99,8 @@ class Outbox:
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._cut_off: set[str] = set()
         self._paces: dict[str, Pace] = {}
+        self._known: dict[str, NodeFacts] = {}
+        """What the node's open run was told last, while that is certain."""
 
     def offer_report(self, report: Report) -> bool:
         """Tell Temporal this as soon as may be; False if the outbox is full."""
@@ -101,13 +112,13 @@ class Outbox:
         self._wake(report.node.uid)
         return True
 
-    def offer_facts(self, node: NodeRef, facts: NodeFacts) -> bool:
-        """Tell the node's open run this within a moment; False if the outbox is full."""
+    def offer_facts(self, node: NodeRef, facts: NodeFacts, haste: Haste) -> bool:
+        """Tell the node's open run this at the node's pace; False if the outbox is full."""
         with self._lock:
             entry = self._entry(node)
             if entry is None:
                 return False
-            entry.facts = facts
+            entry.take(facts, haste)
         self._wake(node.uid)
         return True
 
@@ -143,10 +154,22 @@ class Outbox:
             return
         if entry.report is not None:
             self._enqueue(uid)
-        elif uid not in self._later:
-            assert self._loop is not None
-            delay_s = self._paces.setdefault(uid, Pace()).delay_s(monotonic())
-            self._later[uid] = self._loop.call_later(delay_s, self._enqueue, uid)
+        else:
+            self._enqueue_within(uid, self._pace(uid).delay_s(self._clock(), entry.haste))
+
+    def _enqueue_within(self, uid: str, delay_s: float) -> None:
+        """Enqueue it then, or when that was due anyway."""
+        assert self._loop is not None
+        due = self._loop.time() + delay_s
+        waiting = self._later.get(uid)
+        if waiting is not None:
+            if waiting.when() <= due:
+                return
+            waiting.cancel()
+        self._later[uid] = self._loop.call_at(due, self._enqueue, uid)
+
+    def _pace(self, uid: str) -> Pace:
+        return self._paces.setdefault(uid, Pace())
 
     def _is_backing_off(self, uid: str) -> bool:
         entry = self._entries.get(uid)
@@ -185,6 +208,8 @@ class Outbox:
         """Report first: facts are for the run that it may start."""
         if entry.report is not None:
             if ledger.is_current(entry.report):
+                # It may start another run, which has been told nothing.
+                self._known.pop(entry.node.uid, None)
                 await post.send_report(entry.report)
                 self._metrics.count(Counter.REPORTS_SENT)
                 ledger.note_delivered(entry.report)
@@ -194,18 +219,42 @@ class Outbox:
                 _log.info("report_dropped", node=entry.node.name, uid=entry.node.uid)
             entry.report = None
         if entry.facts is not None and ledger.is_open():
-            if await post.send_facts(entry.node, entry.facts):
-                self._metrics.count(Counter.FACTS_SENT)
-            else:
-                ledger.note_no_run(entry.node.uid)
-            self._note_success()
-            self._keep_pace(entry.node.uid)
+            await self._send_facts(entry, entry.facts, post, ledger)
+
+    async def _send_facts(
+        self, entry: _Entry, facts: NodeFacts, post: Post, ledger: Ledger
+    ) -> None:
+        uid = entry.node.uid
+        if entry.haste is Haste.MAY_WAIT and self._pace(uid).is_scarce(self._clock()):
+            known = self._known.get(uid)
+            if known is not None and _says_the_same(facts, known):
+                return  # it came and went while it was held back
+            if self._pace(uid).held_s(self._clock()) > 0:
+                self._hold(entry, facts)
+                return
+        # A send without an answer leaves open what the run knows.
+        self._known.pop(uid, None)
+        if await post.send_facts(entry.node, facts):
+            self._metrics.count(Counter.FACTS_SENT)
+            self._known[uid] = facts
+        else:
+            ledger.note_no_run(uid)
+        self._note_success()
+        self._keep_pace(uid)
+
+    def _hold(self, entry: _Entry, facts: NodeFacts) -> None:
+        """Facts that came to a sender with a report, and may not be told yet."""
+        with self._lock:
+            newer = self._entries.setdefault(entry.node.uid, _Entry(entry.node))
+            if newer.facts is None:
+                newer.take(facts, entry.haste)
 
     def _keep_pace(self, uid: str) -> None:
-        now = monotonic()
-        self._paces.setdefault(uid, Pace()).note_sent(now)
+        now = self._clock()
+        self._pace(uid).note_sent(now)
         if len(self._paces) > MAX_PACES:
             self._paces = {u: p for u, p in self._paces.items() if not p.is_rested(now)}
+            self._known = {u: f for u, f in self._known.items() if u in self._paces}
 
     def _put_back(self, entry: _Entry, problem: str) -> None:
         """Keep what was not sent; what was offered meanwhile is newer and counts."""
@@ -213,7 +262,8 @@ class Outbox:
             newer = self._entries.get(entry.node.uid)
             if newer is not None:
                 entry.report = newer.report or entry.report
-                entry.facts = newer.facts or entry.facts
+                if newer.facts is not None:
+                    entry.take(newer.facts, newer.haste)
             self._entries[entry.node.uid] = entry
         entry.failures += 1
         self._metrics.count(Counter.SEND_FAILURES)
@@ -236,3 +286,8 @@ class Outbox:
         for uid in waiting:
             if uid in self._later:
                 self._enqueue(uid)
+
+
+def _says_the_same(facts: NodeFacts, other: NodeFacts) -> bool:
+    """True if they differ in nothing but version and time."""
+    return facts == replace(other, resource_version=facts.resource_version, at=facts.at)

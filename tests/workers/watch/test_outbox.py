@@ -2,16 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from tests.workers.watch.nodes_in_memory import NOW
+from workers.watch.facts import FactsKey, haste_of
 from workers.watch.metrics import Counter, Metrics
 from workers.watch.outbox import SENDERS, CutOff, Outbox
-from workers.watch.pace import BURST, COALESCE_S, REFILL_S, SPACING_S, Pace
+from workers.watch.pace import (
+    BURST,
+    COALESCE_S,
+    LONG_BURST,
+    LONG_REFILL_S,
+    REFILL_S,
+    SPACING_S,
+    Haste,
+    Pace,
+)
 from workflows.contracts.messages import NodeFacts, Report
 from workflows.model.identity import NodeRef
 
@@ -84,6 +95,9 @@ class Office:
             while not is_so():
                 await asyncio.sleep(0.005)
 
+    async def until_sent(self, count: int) -> None:
+        await self.until(lambda: len(self.letters.sent) >= count)
+
 
 @pytest.fixture
 async def office() -> AsyncIterator[Office]:
@@ -106,7 +120,7 @@ def _facts(number: int, version: int) -> NodeFacts:
 
 
 async def test_report_goes_before_the_facts_of_the_same_node(office: Office) -> None:
-    office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, 5))
+    office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, 5), Haste.NOW)
     office.outbox.offer_report(_report(1))
     await office.until(lambda: len(office.letters.sent) == 2)
     assert [type(letter) for letter in office.letters.sent] == [Report, NodeFacts]
@@ -115,7 +129,7 @@ async def test_report_goes_before_the_facts_of_the_same_node(office: Office) -> 
 
 async def test_newest_facts_travel_once(office: Office) -> None:
     for version in range(50):
-        office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, version))
+        office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, version), Haste.NOW)
     await office.until(lambda: office.letters.sent)
     assert office.letters.sent == [_facts(1, 49)]
 
@@ -185,7 +199,7 @@ async def test_report_that_is_not_true_any_more_is_dropped(office: Office) -> No
 
 async def test_node_without_a_run_is_told_once_and_forgotten(office: Office) -> None:
     office.letters.has_run = False
-    office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, 5))
+    office.outbox.offer_facts(NodeRef("n1", "u1"), _facts(1, 5), Haste.NOW)
     await office.until(lambda: office.book.without_run)
     assert office.book.without_run == ["u1"]
     assert len(office.outbox) == 0
@@ -203,13 +217,175 @@ async def test_offers_before_the_start_are_kept() -> None:
 
 def test_pace_is_a_burst_and_then_seldom() -> None:
     pace, now = Pace(), 1000.0
-    assert pace.delay_s(now) == COALESCE_S
+    assert pace.delay_s(now, Haste.NOW) == COALESCE_S
     for _ in range(BURST):
         pace.note_sent(now)
-        assert pace.delay_s(now) >= SPACING_S
+        assert pace.delay_s(now, Haste.NOW) >= SPACING_S
         now += SPACING_S
-    assert pace.delay_s(now) > SPACING_S
+    assert pace.delay_s(now, Haste.NOW) > SPACING_S
     assert not pace.is_rested(now)
-    later = now + timedelta(seconds=REFILL_S * BURST).total_seconds()
+    later = now + timedelta(seconds=LONG_REFILL_S * BURST).total_seconds()
     assert pace.is_rested(later)
-    assert pace.delay_s(later) == COALESCE_S
+    assert pace.delay_s(later, Haste.MAY_WAIT) == COALESCE_S
+
+
+def _flapped(pace: Pace, now: float, times: int = LONG_BURST) -> float:
+    """So many signals, each as soon as the short burst lets it; when the last was."""
+    for _ in range(times):
+        pace.note_sent(now)
+        now += REFILL_S
+    return now
+
+
+def test_what_may_wait_is_held_back_after_a_long_burst_and_what_may_not_is_not() -> None:
+    pace = Pace()
+    now = _flapped(pace, 1000.0)
+    # Over the time of the burst some places came back.
+    now = _flapped(pace, now, int(LONG_BURST * REFILL_S / LONG_REFILL_S) + 1)
+    assert LONG_REFILL_S / 2 < pace.delay_s(now, Haste.MAY_WAIT) <= LONG_REFILL_S
+    assert pace.delay_s(now, Haste.NOW) <= REFILL_S
+
+
+def test_what_may_not_wait_takes_places_too_but_never_more_than_there_are() -> None:
+    pace = Pace()
+    now = _flapped(pace, 1000.0, 10 * LONG_BURST)
+    assert pace.delay_s(now, Haste.MAY_WAIT) <= LONG_REFILL_S
+
+
+def test_a_day_of_flapping_is_a_bounded_number_of_signals() -> None:
+    pace, now, sent = Pace(), 0.0, 0
+    day_s = 86_400.0
+    while now < day_s:
+        now += pace.delay_s(now, Haste.MAY_WAIT)
+        pace.note_sent(now)
+        sent += 1
+    assert sent <= LONG_BURST + day_s / LONG_REFILL_S + 1
+
+
+@dataclass
+class Clock:
+    """A clock that a test moves."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def flapping() -> AsyncIterator[tuple[Office, Clock]]:
+    """An office in which node 1 has used up its long burst; the run knows version 60."""
+    clock, metrics = Clock(), Metrics()
+    own = Office(Outbox(metrics, clock=clock), Letters(), Book(), metrics)
+    running = asyncio.create_task(own.outbox.run(own.letters, own.book))
+    await asyncio.sleep(0)
+    for number in range(LONG_BURST + 3):
+        own.outbox.offer_facts(NodeRef("n1", "u1"), _flap(number), Haste.NOW)
+        await own.until_sent(number + 1)
+        clock.now += REFILL_S
+    own.letters.sent.clear()
+    yield own, clock
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def _flap(version: int, status: str = "True") -> NodeFacts:
+    return replace(_facts(1, version), conditions={"GPUHealthy": status})
+
+
+N1 = NodeRef("n1", "u1")
+WAIT, NOW_ = Haste.MAY_WAIT, Haste.NOW
+
+
+async def _settled(office: Office) -> None:
+    """Another node's facts, offered later, are told: what could be told by now has been."""
+    other = NodeRef("n2", "u2")
+    office.outbox.offer_facts(other, _facts(2, 1), Haste.NOW)
+    await office.until(lambda: any(letter == _facts(2, 1) for letter in office.letters.sent))
+    office.letters.sent.remove(_facts(2, 1))
+
+
+async def test_newest_of_what_was_held_back_is_told_when_its_time_has_come(
+    flapping: tuple[Office, Clock],
+) -> None:
+    office, clock = flapping
+    for version, status in enumerate(("False", "True", "Unknown"), start=100):
+        office.outbox.offer_facts(N1, _flap(version, status), WAIT)
+    await _settled(office)
+    assert office.letters.sent == []
+    assert len(office.outbox) == 1
+    clock.now += LONG_REFILL_S
+    office.outbox.offer_facts(N1, _flap(103, "False"), WAIT)
+    await office.until(lambda: office.letters.sent)
+    assert office.letters.sent == [_flap(103, "False")]
+    assert len(office.outbox) == 0
+
+
+async def test_what_went_back_to_what_is_known_is_not_told(
+    flapping: tuple[Office, Clock],
+) -> None:
+    office, clock = flapping
+    office.outbox.offer_facts(N1, _flap(100, "False"), WAIT)
+    await _settled(office)
+    clock.now += LONG_REFILL_S
+    office.outbox.offer_facts(N1, _flap(101), WAIT)
+    await office.until(lambda: len(office.outbox) == 0)
+    await _settled(office)
+    assert office.letters.sent == []
+
+
+async def test_what_may_not_wait_brings_what_was_held_back_along(
+    flapping: tuple[Office, Clock],
+) -> None:
+    office, _ = flapping
+    office.outbox.offer_facts(N1, _flap(100, "False"), WAIT)
+    await _settled(office)
+    lifted = replace(_flap(101, "False"), unschedulable=False)
+    office.outbox.offer_facts(N1, lifted, NOW_)
+    # A later change that may wait does not slow it down.
+    office.outbox.offer_facts(N1, replace(lifted, resource_version="102"), WAIT)
+    await office.until(lambda: office.letters.sent)
+    assert office.letters.sent == [replace(lifted, resource_version="102")]
+
+
+async def test_report_goes_at_once_and_held_facts_stay_held(
+    flapping: tuple[Office, Clock],
+) -> None:
+    office, _ = flapping
+    office.outbox.offer_facts(N1, _flap(100, "False"), WAIT)
+    office.outbox.offer_report(_report(1))
+    await office.until(lambda: office.letters.sent)
+    await _settled(office)
+    assert office.letters.sent == [_report(1)]
+    assert len(office.outbox) == 1
+
+
+TOLD = FactsKey(
+    ready=True,
+    boot_id="b",
+    unschedulable=True,
+    marker_episode="e",
+    gpus=(),
+    conditions=(("GPUHealthy", "True"), ("Ready", "True")),
+    paused=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "haste"),
+    [
+        ({"gpus": (("nvidia.com/gpu", 7),)}, WAIT),
+        ({"conditions": (("GPUHealthy", "False"), ("Ready", "True"))}, WAIT),
+        ({"conditions": (("GPUHealthy", "True"), ("Ready", "Unknown"))}, NOW_),
+        ({"ready": False}, NOW_),
+        ({"boot_id": "c"}, NOW_),
+        ({"unschedulable": False}, NOW_),
+        ({"marker_episode": ""}, NOW_),
+        ({"paused": True}, NOW_),
+    ],
+    ids=["gpus", "condition", "Ready", "ready", "boot", "cordon", "marker", "pause"],
+)
+def test_people_and_boots_do_not_wait(changed: dict[str, Any], haste: Haste) -> None:
+    assert haste_of(replace(TOLD, **changed), TOLD) is haste
+    assert haste_of(replace(TOLD, **changed), None) is NOW_
