@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
+from tests.harness.nodes import TestNodes
 from tests.harness.work import Work
 from workers.lab.address import LabAddress
+from workflows.model.identity import NodeRef
 
 POOLS = tuple(f"pool-{letter}" for letter in "abcdefghijklmnop")
 
@@ -32,6 +35,26 @@ def _pools() -> Iterator[str]:
 def pool(_pools: Iterator[str]) -> str:
     """A pool that no other test of the module uses."""
     return next(_pools)
+
+
+@pytest.fixture
+def spec() -> dict[str, Any]:
+    """What is special about the test's node: fields of `NodeSpec`; a test may give its own."""
+    return {}
+
+
+@pytest.fixture
+def node(fleet: Fleet, nodes: TestNodes, pool: str, spec: dict[str, Any]) -> str:
+    """The name of one healthy node whose baseline the fleet has recorded."""
+    name = nodes.add("a", pool, **spec)
+    nodes.until_baselines()
+    return name
+
+
+@pytest.fixture
+def ref(fleet: Fleet, node: str) -> NodeRef:
+    """That node as it was before anything befell it."""
+    return fleet.ref(node)
 
 
 @pytest.fixture

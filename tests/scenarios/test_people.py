@@ -8,6 +8,7 @@ from tests.harness.nodes import TestNodes
 from tests.harness.waiting import stays_true, wait_until
 from tests.harness.work import Work
 from workflows.contracts.messages import Command
+from workflows.model.identity import NodeRef
 
 QUIET_S = 2.0
 """How long "nothing is done" is watched: ten times what the next step takes."""
@@ -16,16 +17,14 @@ QUIET_S = 2.0
 def test_a_cordon_that_a_person_removes_in_mid_episode_stays_removed_until_resume(
     fleet: Fleet,
     nodes: TestNodes,
-    pool: str,
+    node: str,
+    ref: NodeRef,
     work: Work,
     witness: AuditLog,
     unique: Callable[[str], str],
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
     pod = work.pod(unique("pod"), node)
     work.block(pod)
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost")
     wait_until(
         lambda: any("drain" in line for line in _blocked(witness, pod)),
@@ -58,11 +57,8 @@ def _blocked(witness: AuditLog, pod: str) -> list[str]:
 
 
 def test_a_paused_node_is_left_alone_until_the_annotation_goes(
-    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     fleet.cluster.annotate(node, pause="hands off")
     nodes.inject(node, "gpu-lost")
     fleet.episodes.until_open(ref)

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.harness.audit import AuditLog
 from tests.harness.fleet import Fleet
 from tests.harness.nodes import TestNodes
 from tests.harness.waiting import stays_true, wait_until
 from tests.harness.work import Work
 from workflows.contracts.messages import Command
+from workflows.model.identity import NodeRef
 
 QUIET_S = 2.0
 
@@ -16,16 +19,14 @@ QUIET_S = 2.0
 def test_r10_a_node_cordoned_by_an_admin_is_drained_all_the_same_and_stays_cordoned(
     fleet: Fleet,
     nodes: TestNodes,
-    pool: str,
+    node: str,
+    ref: NodeRef,
     work: Work,
     witness: AuditLog,
     unique: Callable[[str], str],
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
     pod = work.pod(unique("pod"), node)
     fleet.cluster.patch_node(node, {"spec": {"unschedulable": True}})
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost")
     assert fleet.episodes.closing(ref).outcome == "returned", fleet.episodes.shown(ref)
     evicted = witness.evictions([pod])
@@ -36,11 +37,8 @@ def test_r10_a_node_cordoned_by_an_admin_is_drained_all_the_same_and_stays_cordo
 
 
 def test_r11_n1_a_cold_start_replays_no_ended_fault_and_two_faults_are_one_reboot(
-    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost", gpu=0)
     nodes.inject(node, "gpu-memory", gpu=1)
     assert fleet.episodes.closing(ref).outcome == "returned", fleet.episodes.shown(ref)
@@ -54,25 +52,22 @@ def test_r11_n1_a_cold_start_replays_no_ended_fault_and_two_faults_are_one_reboo
     assert not fleet.cluster.node(node).unschedulable
 
 
+@pytest.mark.parametrize(
+    "spec", [{"boot_time_s": 0.1, "not_ready_after_boot_s": 0}], ids=["fast boot"]
+)
 def test_r12_a_reboot_faster_than_any_not_ready_is_proven_by_its_boot_id(
-    fleet: Fleet, nodes: TestNodes, pool: str
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef
 ) -> None:
-    node = nodes.add("a", pool, boot_time_s=0.1, not_ready_after_boot_s=0)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost")
     assert fleet.episodes.closing(ref).outcome == "returned", fleet.episodes.shown(ref)
     assert nodes.boots(node) == 1
 
 
 def test_r17_n9_a_reboot_that_the_node_refuses_is_held_at_once_with_the_reason(
-    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
     shim = next((Path(fleet.lab.directory) / "nodes" / node / "opt" / "lab").rglob("chroot"))
     shim.unlink()  # the real chroot then finds no systemctl below the node's root
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost")
     fleet.episodes.until_held(ref, 25)
     machine = fleet.cluster.machine_of(node)
@@ -85,11 +80,8 @@ def test_r17_n9_a_reboot_that_the_node_refuses_is_held_at_once_with_the_reason(
 
 
 def test_r18_a_chronic_fault_is_rebooted_once_and_then_held(
-    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost")
     fleet.episodes.until_phase(ref, "validated", "probation")
     nodes.inject(node, "gpu-lost")
@@ -109,15 +101,13 @@ def test_r18_a_chronic_fault_is_rebooted_once_and_then_held(
 def test_n2_an_uncordon_during_the_drain_is_followed_by_no_reboot(
     fleet: Fleet,
     nodes: TestNodes,
-    pool: str,
+    node: str,
+    ref: NodeRef,
     work: Work,
     witness: AuditLog,
     unique: Callable[[str], str],
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
     pod = work.pod(unique("pod"), node, stops_in_s=4)
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost")
     wait_until(lambda: witness.evictions([pod]), 30, "the pod is being evicted")
     nodes.inject(node, "agent-forgets")
@@ -130,11 +120,8 @@ def test_n2_an_uncordon_during_the_drain_is_followed_by_no_reboot(
 
 
 def test_n4_a_fault_after_an_overruled_one_is_quarantined_again(
-    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     nodes.inject(node, "unknown")
     fleet.episodes.until_phase(ref, "quarantined")
     fleet.cluster.uncordon(node)
@@ -147,11 +134,8 @@ def test_n4_a_fault_after_an_overruled_one_is_quarantined_again(
 
 
 def test_n6_a_node_with_two_faults_returns_only_when_both_are_gone(
-    fleet: Fleet, nodes: TestNodes, pool: str
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     nodes.inject(node, "unknown")
     fleet.episodes.until_phase(ref, "quarantined")
     nodes.inject(node, "gpu-lost")

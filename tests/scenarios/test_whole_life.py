@@ -5,15 +5,13 @@ from tests.harness.fleet import Fleet
 from tests.harness.nodes import TestNodes
 from tests.harness.waiting import wait_until
 from workflows.contracts.messages import Command
+from workflows.model.identity import NodeRef
 
 
 def test_a_lost_gpu_is_rebooted_once_validated_and_given_back(
-    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
     boots = nodes.boots(node)
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-lost")
     closing = fleet.episodes.closing(ref)
     assert closing.outcome == "returned", fleet.episodes.shown(ref)
@@ -38,11 +36,8 @@ def test_a_lost_gpu_is_rebooted_once_validated_and_given_back(
 
 
 def test_a_gpu_missing_after_the_reboot_is_held_and_keeps_its_quarantine(
-    fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     nodes.inject(node, "gpu-missing-after-reboot")
     fleet.episodes.until_held(ref)
     assert len(witness.reboots(node)) == 1
@@ -66,11 +61,8 @@ def test_unknown_health_that_passes_is_dismissed_and_never_marked(
 
 
 def test_a_retire_by_signal_drains_and_hands_over(
-    fleet: Fleet, nodes: TestNodes, pool: str
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef
 ) -> None:
-    node = nodes.add("a", pool)
-    nodes.until_baselines()
-    ref = fleet.ref(node)
     nodes.inject(node, "unknown")
     fleet.episodes.until_phase(ref, "quarantined")
     fleet.episodes.tell(ref, Command.RETIRE)
