@@ -53,6 +53,8 @@ PASSED_THROUGH: Final = ("workflows.model", "workflows.contracts")
 BACKOFF: Final = Backoff(first_s=0.2, limit_s=5.0)
 CALL_S: Final = 10.0
 """Longest single try of something that is repeated until it is so."""
+MAX_PROBLEM: Final = 500
+"""Longest problem in a line, in characters (style guide, rule 21)."""
 
 Found = TypeVar("Found")
 
@@ -130,13 +132,20 @@ async def _poll(
         await running
     except Exception as error:  # noqa: BLE001 - the process's main loop; logged with its traceback
         failure = error
-        _log.exception("worker failed", problem=str(error))
+        _log.exception("worker failed", problem=first_cause(error))
     stop.cancel()
     executor.shutdown(wait=False, cancel_futures=True)
     if failure is not None:
         return EXIT_FATAL
     _log.info("worker ended")
     return EXIT_OK
+
+
+def first_cause(error: BaseException) -> str:
+    """What began it: the SDK's own words say only which of its parts failed."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)[:MAX_PROBLEM] or type(error).__name__
 
 
 def make_worker(

@@ -30,17 +30,16 @@ async def connected(lab: LabAddress, namespace: str = "default") -> Client:
     return await connect_or_explain(read_target(variables), timeout_s=20)
 
 
+def on_namespace(lab: LabAddress, verb: str, namespace: str) -> None:
+    """`create` or `delete` one, as Temporal's operators do."""
+    words = ["operator", "namespace", verb, "--address", lab.temporal_address, "-n", namespace]
+    sure = ["--yes"] if verb == "delete" else []
+    subprocess.run([str(find_temporal()), *words, *sure], check=True)
+
+
 async def test_attributes_are_registered_where_they_are_missing(lab: LabAddress) -> None:
     namespace = "attributes"
-    command = [
-        str(find_temporal()),
-        "operator",
-        "namespace",
-        "create",
-        "--address",
-        lab.temporal_address,
-    ]
-    await asyncio.to_thread(subprocess.run, [*command, "-n", namespace], check=True)
+    await asyncio.to_thread(on_namespace, lab, "create", namespace)
     client = await connected(lab, namespace)
     await ensure_search_attributes(client)
     # Again finds them there.
@@ -69,6 +68,23 @@ def test_sigterm_ends_it_in_order(started: Processes) -> None:
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(20) == 0, worker.tail()
     assert worker.logged("worker ended")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_namespace_that_is_deleted_ends_it_with_1_and_the_reason(
+    lab: LabAddress, started: Processes
+) -> None:
+    """The server forgets the namespace within a minute, and a poll that waits lasts another."""
+    namespace = "doomed"
+    on_namespace(lab, "create", namespace)
+    worker = started.worker(TEMPORAL_NAMESPACE=namespace)
+    on_namespace(lab, "delete", namespace)
+    assert worker.process.wait(300) == 1, worker.tail()
+    (failure,) = worker.logged("worker failed")
+    assert failure["level"] == "error"
+    assert f"Namespace {namespace} is not found" in failure["problem"]
+    assert "Traceback" in failure["exception"]
 
 
 def test_it_waits_for_temporal_and_then_goes_on(
