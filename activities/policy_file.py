@@ -1,9 +1,9 @@
 """Where the policy stands, and reading it live.
 
 Owns the order of the places (ConfigMap `fleetmend-policy`, key `policy.yaml`; else the file that
-FLEETMEND_POLICY names; else the built-in policy), the YAML, and a memory of at most `FRESH_S`.
-What the policy says is checked in `workflows/model/policy.py`. Used by the permit and by every
-activity that asks which pool a node is in.
+FLEETMEND_POLICY names; else the built-in policy) and a memory of at most `FRESH_S`. What stands
+there is read by `policy_reader.py`. Used by the permit and by every activity that asks which pool a
+node is in.
 """
 
 import os
@@ -14,21 +14,22 @@ from time import monotonic
 from typing import Final
 
 import structlog
-import yaml
 
 from activities.kube import paths
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
-from workflows.contracts.options import read_policy_for_steps
-from workflows.model.policy import Policy, PolicyError
+from activities.policy_reader import (
+    IN_CONFIG_MAP,
+    POLICY_CONFIG_MAP,
+    POLICY_VARIABLE,
+    config_map_text,
+    file_text,
+    parse_policy,
+)
+from workflows.model.policy import Policy
 from workflows.model.remediation.permit import FRESH_S
 
 NAMESPACE: Final = "fleetmend"
-POLICY_CONFIG_MAP: Final = "fleetmend-policy"
-POLICY_KEY: Final = "policy.yaml"
-POLICY_VARIABLE: Final = "FLEETMEND_POLICY"
-MAX_POLICY_BYTES: Final = 1 << 20
-"""A ConfigMap holds no more than 1 MiB (Kubernetes documentation of ConfigMaps)."""
 
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +73,7 @@ class PolicySource:
                 return self._policy
             found = self._text()
             if self._policy is None or found != self._origin_and_text:
-                self._policy = self._parsed(*found)
+                self._policy = parse_policy(found[1], found[0])
                 self._origin_and_text = found
                 _log.info("policy_read", origin=found[0])
             self._read_at = now
@@ -91,30 +92,9 @@ class PolicySource:
             found = self._kube.get(paths.config_map(NAMESPACE, POLICY_CONFIG_MAP))
         except NotFound:
             return self._file_text()
-        text = (found.get("data") or {}).get(POLICY_KEY)
-        if not isinstance(text, str):
-            raise PolicyError(
-                f"ConfigMap {POLICY_CONFIG_MAP}: key {POLICY_KEY!r} is missing; add it, or delete "
-                "the ConfigMap to use the built-in policy"
-            )
-        return f"ConfigMap {POLICY_CONFIG_MAP}", text
+        return IN_CONFIG_MAP, config_map_text(found.get("data") or {})
 
     def _file_text(self) -> tuple[str, str]:
         if self._file is None:
             return "built in", ""
-        origin = f"{POLICY_VARIABLE}={self._file}"
-        try:
-            return origin, self._file.read_bytes()[: MAX_POLICY_BYTES + 1].decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise PolicyError(f"{origin}: cannot be read: {error}") from error
-
-    @staticmethod
-    def _parsed(origin: str, text: str) -> Policy:
-        if len(text) > MAX_POLICY_BYTES:
-            raise PolicyError(f"{origin}: longer than {MAX_POLICY_BYTES} bytes")
-        try:
-            return read_policy_for_steps(yaml.safe_load(text))
-        except (yaml.YAMLError, RecursionError) as error:
-            raise PolicyError(f"{origin}: no valid YAML: {error}") from error
-        except PolicyError as error:
-            raise PolicyError(f"{origin}: {error}") from error
+        return str(self._file), file_text(self._file)

@@ -7,7 +7,8 @@ import pytest
 
 from activities.kube import errors, paths
 from activities.kube.client import KubeClient, PatchKind
-from activities.policy_file import POLICY_CONFIG_MAP, PolicySource
+from activities.policy_file import PolicySource
+from activities.policy_reader import POLICY_CONFIG_MAP
 from tests.harness.cluster import Cluster
 from workflows.model.policy import Policy, PolicyError
 
@@ -72,7 +73,7 @@ def test_the_config_map_goes_before_the_file_and_is_read_live(
     ("content", "words"),
     [
         ({"policy.yml": ""}, ["'policy.yaml' is missing"]),
-        ({"policy.yaml": "a: ["}, ["no valid YAML"]),
+        ({"policy.yaml": "a: ["}, ["not YAML"]),
         ({"policy.yaml": "timing: {probation_s: x}"}, ["timing.probation_s", "'x'"]),
         ({"policy.yaml": "- 1"}, ["expected a mapping"]),
     ],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from workers.cli.policy import read_policy_file
+from activities.policy_reader import read_policy_file
 from workflows.model.policy import Policy
 
 POLICIES = Path(__file__).parents[2] / "deploy" / "policies"

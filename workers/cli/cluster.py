@@ -14,7 +14,8 @@ from typing import Any, Final
 from activities.kube import errors, paths
 from activities.kube.client import CallTimeout, JsonObject, KubeClient, PatchKind
 from activities.kube.protected_pods import protected_pods
-from activities.policy_file import NAMESPACE, POLICY_CONFIG_MAP, POLICY_VARIABLE, PolicySource
+from activities.policy_file import NAMESPACE, PolicySource
+from activities.policy_reader import POLICY_CONFIG_MAP, POLICY_VARIABLE
 from workers.cli.outcome import CommandError, ExitCode, refused, unreachable, wrong_usage
 from workers.cli.patience import patience_s
 from workflows.model.node import BadObject, NodeView, PodView, parse_node

@@ -2,67 +2,30 @@
 
 Owns the reading of the ConfigMaps and GPUMachines that the reflectors deliver. A policy that is
 wrong never becomes the built-in one: the last good one stays, and without one nothing is judged
-(fail closed). Does not judge. Talks to `model`.
+(fail closed). The text of a policy is read by `activities/policy_reader.py`. Does not judge. Talks
+to `model`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
-import yaml
 
-from activities.policy_file import MAX_POLICY_BYTES, POLICY_CONFIG_MAP, POLICY_KEY
+from activities.policy_reader import (
+    IN_CONFIG_MAP,
+    POLICY_CONFIG_MAP,
+    config_map_text,
+    parse_policy,
+)
 from workers.watch.facts import told_conditions
 from workers.watch.machine import MachineRecord, parse_machine
-from workflows.contracts.options import read_policy_for_steps
 from workflows.model.identity import machine_id
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy, PolicyError
 from workflows.model.remediation.arming import ARMING_CONFIG_MAP, Arming, parse_arming
 
 _log = structlog.get_logger(__name__)
-
-
-def parse_policy(text: str) -> Policy:
-    """The policy in a YAML text.
-
-    Raises:
-        PolicyError: it is no YAML, or a field is wrong.
-    """
-    try:
-        body = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PolicyError(f"policy: not YAML: {error}") from error
-    return read_policy_for_steps(body)
-
-
-def _policy_text(text_by_key: Mapping[str, str]) -> str:
-    text = text_by_key.get(POLICY_KEY)
-    if not isinstance(text, str):
-        raise PolicyError(
-            f"ConfigMap {POLICY_CONFIG_MAP}: key {POLICY_KEY!r} is missing; add it, or delete the "
-            "ConfigMap to use the policy file or the built-in policy"
-        )
-    return text
-
-
-def read_policy_file(path: Path | None) -> Policy:
-    """The policy of a file; None = the built-in one.
-
-    Raises:
-        PolicyError: the file cannot be read, or what is in it.
-    """
-    if path is None:
-        return Policy()
-    try:
-        if path.stat().st_size > MAX_POLICY_BYTES:
-            raise PolicyError(f"policy: {path} is longer than {MAX_POLICY_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"policy: {path} cannot be read: {error}") from error
-    return parse_policy(text)
 
 
 @dataclass
@@ -127,7 +90,7 @@ class CurrentRules:
             self.policy_problem = ""
             return self._use(self.fallback)
         try:
-            policy = parse_policy(_policy_text(text_by_key))
+            policy = parse_policy(config_map_text(text_by_key), IN_CONFIG_MAP)
         except PolicyError as error:
             self.policy_problem = str(error)
             _log.error("policy_unusable", config_map=POLICY_CONFIG_MAP, problem=str(error)[:2000])

@@ -20,9 +20,10 @@ from activities.kube import errors, paths
 from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.kube.reflector import Reflector, ReflectorSource, ReflectorTiming, Sink
+from activities.policy_reader import read_policy_file
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import TemporalMisconfigured, read_target
-from workers.watch.current_rules import CurrentRules, read_policy_file
+from workers.watch.current_rules import CurrentRules
 from workers.watch.fleet import Fleet
 from workers.watch.health import HealthServer, Probes
 from workers.watch.lease import WriterLease
@@ -36,7 +37,7 @@ from workers.watch.reflex import Reflex
 from workers.watch.settings import SettingsError, WatchSettings
 from workers.watch.sinks import ConfigSink, MachineSink, NodeSink
 from workflows.model.node import BadObject, NodeView, parse_node
-from workflows.model.policy import PolicyError
+from workflows.model.policy import Policy, PolicyError
 
 TICK_S: Final = 0.5
 """How soon a quarantine whose request failed is tried again; a walk over 5,000 nodes takes 1 ms."""
@@ -115,7 +116,8 @@ class Watch:
         """
         self.settings = settings
         self.metrics = Metrics()
-        self.rules = CurrentRules(read_policy_file(settings.policy_file))
+        file = settings.policy_file
+        self.rules = CurrentRules(read_policy_file(file) if file else Policy())
         self.fleet = Fleet()
         self.outbox = Outbox(self.metrics)
         self._client = KubeClient.from_environment(process="watch", pool_size=6)

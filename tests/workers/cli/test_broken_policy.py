@@ -7,7 +7,8 @@ import pytest
 
 from activities.kube import paths
 from activities.kube.errors import NotFound
-from activities.policy_file import NAMESPACE, POLICY_CONFIG_MAP
+from activities.policy_file import NAMESPACE
+from activities.policy_reader import POLICY_CONFIG_MAP
 from tests.harness.cluster import Cluster
 from tests.harness.processes import fleetmend
 from tests.workers.cli.conftest import POOL

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from activities.policy_reader import MAX_POLICY_BYTES
 from tests.harness.processes import fleetmend
 from workers.cli.outcome import CommandError, ExitCode
-from workers.cli.policy import MAX_POLICY_BYTES, check
+from workers.cli.policy import check
 
 DEFECTS = {
     "unknown field": ("poools: []", ["poools", "no such field", "policy schema"]),
@@ -89,5 +90,5 @@ def test_json_tells_defects_one_by_one(tmp_path: Path) -> None:
 def test_the_schema_names_every_top_level_field() -> None:
     answer = fleetmend(None, "policy", "schema")
     assert answer.code == ExitCode.OK
-    fields = {"pools", "rules", "faults", "gate", "timing", "arming_share", "steps"}
+    fields = {"pools", "scope", "rules", "faults", "gate", "timing", "arming_share", "steps"}
     assert set(answer.json["properties"]) == fields
