@@ -8,18 +8,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from workflows.contracts.kube import MachineMemory, Owner, Reading
-from workflows.contracts.machines import Attempt, PhaseRecord
+from workflows.contracts.machines import Attempt, PhaseRecord, Validation
 from workflows.contracts.messages import Closing, Opening
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch
 from workflows.model.policy import FaultPolicy, Policy, Rung
 from workflows.model.remediation.budget import Budget
+from workflows.model.remediation.gate import Judgement
 from workflows.model.remediation.marks import Marker
 from workflows.model.remediation.overrule import Overrule, is_overruled
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.model.remediation.reboot import BootRecord
 
-HARD = frozenset({Fault.GPU_LOST, Fault.GPU_MEMORY_UNCORRECTABLE})
+HARD = frozenset(
+    {
+        Fault.GPU_LOST,
+        Fault.GPU_MEMORY_UNCORRECTABLE,
+        Fault.GPU_MEMORY_CONTAINED,
+        Fault.GPU_DRIVER,
+    }
+)
 """Classes that are repaired even if the condition turned good again by itself."""
 
 
@@ -29,7 +37,7 @@ class Episode:
 
     `is_opened` = a mark that stood at the first look was judged. `tried` are the rungs that were
     issued, `pending` is a reboot that was issued and not yet proven (it is proven before any other
-    is), `asked` the places asked of the guard.
+    is), `asked` the places asked of the guard. `validation` is the last answer of the gate.
     """
 
     opening: Opening
@@ -54,6 +62,7 @@ class Episode:
     tried: list[Rung] = field(default_factory=list)
     pending: BootRecord | None = None
     asked: set[Budget] = field(default_factory=set)
+    validation: Validation | None = None
     questions: int = 0
     phases: list[tuple[str, datetime]] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
@@ -90,6 +99,16 @@ class Episode:
         """The episode is about this match now."""
         self.match, self.fault, self.rule = match, match.fault, match.rule
 
+    def learn(self, fault: Fault, source: str) -> None:
+        """A second source on the node has said which class the unknown fault is."""
+        self.fault, self.rule = fault, source
+
+    def note_gate(self, now: datetime, judged: Judgement) -> None:
+        """The gate has answered; what its diagnosis said of the same verdict stands."""
+        if self.validation is None or self.validation.result != judged.verdict.value:
+            reasons = "; ".join(judged.reasons[:4])
+            self.validation = Validation(now, judged.verdict.value, 0, reasons)
+
     def record(self, now: datetime, detail: str, *, held: bool = False) -> PhaseRecord:
         """The record of the present phase; the runtime fills in ids and sequence."""
         self.detail = detail
@@ -105,6 +124,7 @@ class Episode:
             detail=detail,
             at=now,
             held=held,
+            validation=self.validation,
         )
 
     def enter(self, phase: Phase, now: datetime) -> None:

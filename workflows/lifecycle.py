@@ -22,6 +22,7 @@ from workflows.contracts.kube import (
     Reading,
 )
 from workflows.contracts.messages import Closing, Command, Opening
+from workflows.diagnosing import ask_the_kernel
 from workflows.episode import HARD, Episode
 from workflows.inbox import Inbox
 from workflows.model.detection.fault import Fault
@@ -270,11 +271,18 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
 
 
 async def before_repair(run: Runtime, episode: Episode) -> Judgement | None:
-    """None = repair. A class that waits, or a node found well, is judged at the gate first."""
+    """None = repair. A class that waits, or a node found well, is judged at the gate first.
+
+    Where a diagnostic gave no answer, the kernel log is asked first which class the fault is.
+    """
     if episode.pending is not None:
         return await prove_and_judge(run, episode)
     if episode.recover:
         return mark_unknown(await gate(run, episode))
+    if episode.fault is Fault.DIAGNOSTIC_UNKNOWN:
+        unread = await ask_the_kernel(run, episode)
+        if unread is not None:
+            return unread
     if not episode.treatment.ladder:
         patience = timedelta(seconds=episode.treatment.recovery_wait_s)
         return await gate(run, episode, patience)

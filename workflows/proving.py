@@ -16,6 +16,7 @@ from workflows.contracts.kube import (
     RebootWatch,
 )
 from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest, Result, TaskKind
+from workflows.diagnosing import diagnose
 from workflows.episode import Episode, attempt
 from workflows.inbox import Expectation, Inbox, Interruption
 from workflows.model.detection.fault import Fault, is_worse
@@ -224,7 +225,7 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
     """
     begun = run.now()
     limit = patience or timedelta(seconds=episode.policy.gate.timeout_s)
-    looks = 0
+    looks, episode.validation = 0, None
     while True:
         news = run.inbox.news
         waited_s = (run.now() - begun).total_seconds()
@@ -236,6 +237,7 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
         left = begun + limit - run.now()
         if is_final or left <= timedelta():
             run.inbox.tell(run.now(), f"gate {judged.verdict}: {'; '.join(judged.reasons[:4])}")
+            episode.note_gate(run.now(), judged)
             return judged
         pace = timedelta(seconds=GATE_AGAIN[min(looks, len(GATE_AGAIN) - 1)])
         await run.wait(has_news_since(news), min(left, pace))
@@ -243,11 +245,14 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
 
 
 async def judge(run: Runtime, episode: Episode, waited_s: float, *, is_first: bool) -> Judgement:
-    """One look: conditions first, and only if they are good the count on the node itself."""
+    """One look: conditions, then the count on the node itself, then its diagnosis.
+
+    Each is only asked for if all before it was good: a diagnosis takes minutes.
+    """
     reading = await look(run, episode)
     node, policy = reading.node, episode.policy
     conditions = judge_conditions(node, policy, run.now())
-    if conditions.verdict is not Verdict.PASSED:
+    if not is_passed(conditions):
         return conditions
     baseline = reading.machine.baseline
     if baseline is None:
@@ -265,7 +270,10 @@ async def judge(run: Runtime, episode: Episode, waited_s: float, *, is_first: bo
     if answer.result is not Result.DONE:
         return Judgement(Verdict.UNKNOWN, (f"inventory: {answer.detail}",))
     found = Inventory(answer.gpus, answer.model, answer.boot_id)
-    return worst(
-        judge_inventory(found, baseline, node.boot_id),
-        allocatable,
-    )
+    counted = worst(judge_inventory(found, baseline, node.boot_id), allocatable)
+    return await diagnose(run, episode, reading) if is_passed(counted) else counted
+
+
+def is_passed(judged: Judgement) -> bool:
+    """True if nothing speaks against the node."""
+    return judged.verdict is Verdict.PASSED

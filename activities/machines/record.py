@@ -122,12 +122,12 @@ def phase_change(body: Mapping[str, Any], record: PhaseRecord) -> dict[str, Any]
         "lastTransition": record.at.isoformat(),
         **lists,
     }
-    if record.validation:
-        result, _, detail = record.validation.partition(":")
+    if record.validation is not None:
         change["lastValidation"] = {
-            "at": record.at.isoformat(),
-            "result": _word(result),
-            "detail": printable(detail.strip(), MAX_DETAIL),
+            "at": record.validation.at.isoformat(),
+            "result": _word(record.validation.result),
+            "level": record.validation.level,
+            "detail": printable(record.validation.detail, MAX_DETAIL),
         }
     return {"status": change}
 

@@ -26,7 +26,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import Answer, Drop, Fault, Hang
 from workers.lab.address import LabAddress
-from workflows.contracts import Contract
+from workflows.contracts import Contract, node_tasks
 from workflows.contracts.guard import CLAIM_EPOCH, RebuildRequest
 from workflows.contracts.kube import (
     DRAIN,
@@ -49,7 +49,7 @@ from workflows.contracts.machines import (
     BaselineRequest,
     PhaseRecord,
 )
-from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest, Result, TaskKind
+from workflows.contracts.node_tasks import NodeTaskRequest, Result, TaskKind
 from workflows.model.identity import machine_id
 from workflows.model.policy import DrainWay
 from workflows.model.remediation.gate import Baseline
@@ -304,7 +304,7 @@ class ClaimingTheEpoch(Scenario):
 class Counting(Scenario):
     """The kubelet's part is played by hand: the pod ends as soon as it is there."""
 
-    contract = INVENTORY
+    contract = node_tasks.INVENTORY
     kind = TaskKind.INVENTORY
 
     def prepare(self, scene: Scene) -> None:
@@ -313,7 +313,7 @@ class Counting(Scenario):
 
     def request(self, scene: Scene) -> Any:
         late = datetime.now(UTC) + timedelta(seconds=60)
-        return NodeTaskRequest(scene.owner, self.kind, "s", 60, "boot-1", late)
+        return NodeTaskRequest(scene.owner, self.kind, "s", 60, "boot-1", late, level=1)
 
     def check(self, scene: Scene, result: Any) -> None:
         assert result.result is Result.DONE
@@ -322,8 +322,18 @@ class Counting(Scenario):
             scene.cluster.kube.get(paths.pod("fleetmend", task_name(self.request(scene))))
 
 
+class Diagnosing(Counting):
+    contract = node_tasks.DIAGNOSE
+    kind = TaskKind.DIAGNOSE
+
+
+class ReadingTheKernelLog(Counting):
+    contract = node_tasks.KERNEL_LOG
+    kind = TaskKind.KERNEL_LOG
+
+
 class Rebooting(Counting):
-    contract = REBOOT
+    contract = node_tasks.REBOOT
     kind = TaskKind.REBOOT
 
     def prepare(self, scene: Scene) -> None:
@@ -340,23 +350,22 @@ def _end_task(scene: Scene, request: NodeTaskRequest) -> None:
         "task": name,
         "boot_id": "boot-1",
         "result": "done",
+        "health": "healthy",
     }
-    ended = {"exitCode": 0, "message": json.dumps(verdict)}
     container = {
         "name": "task",
         "image": "i",
         "imageID": "i",
         "ready": False,
         "restartCount": 0,
-        "state": {"terminated": ended},
+        "state": {"terminated": {"exitCode": 0, "message": json.dumps(verdict)}},
     }
     status = {"status": {"phase": "Succeeded", "containerStatuses": [container]}}
+    path = paths.pod_status("fleetmend", name)
     until = datetime.now(UTC) + timedelta(seconds=60)
     while datetime.now(UTC) < until:
         with suppress(api.NotFound):
-            scene.cluster.kube.patch(
-                paths.pod_status("fleetmend", name), status, kind=PatchKind.MERGE
-            )
+            scene.cluster.kube.patch(path, status, kind=PatchKind.MERGE)
             return
         threading.Event().wait(0.05)
 
@@ -373,6 +382,8 @@ SCENARIOS: list[Scenario] = [
     RecordingABaseline(),
     ClaimingTheEpoch(),
     Counting(),
+    Diagnosing(),
+    ReadingTheKernelLog(),
     Rebooting(),
 ]
 

@@ -36,7 +36,7 @@ LONG_BOOT_S, WAIT_S = 60.0, 2.0
 """A boot of 10 minutes with waits of 20 s, ten times faster: as many waits, in a minute."""
 HEARTBEAT_PACE_S = 2.0
 """The worker's bound (FLEETMEND_HEARTBEAT_THROTTLE_S)."""
-HEARTBEATING = ("drain", "inventory", "reboot", "sweep_cluster")
+HEARTBEATING = ("drain", "inventory", "reboot", "diagnose", "kernel_log", "sweep_cluster")
 
 
 def measure(lab: LabAddress) -> list[Figure]:

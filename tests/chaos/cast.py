@@ -57,6 +57,8 @@ def cast_policy() -> dict[str, Any]:
             "drain": {"heartbeat_s": 5},
             "reboot": {"heartbeat_s": 5},
             "inventory": {"heartbeat_s": 5},
+            "diagnose": {"heartbeat_s": 5},
+            "kernel_log": {"heartbeat_s": 5},
         },
     }
 

@@ -42,7 +42,7 @@ EVERY_FAULT: tuple[Fault, ...] = (
     Drop(),
     Drop(forwarded=True),
 )
-TASK_POD = re.compile(r"fleetmend-(reboot|inventory)-[0-9a-f]{20}")
+TASK_POD = re.compile(r"fleetmend-(reboot|inventory|diagnose|kernel-log)-[0-9a-f]{20}")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ DEBOUNCE_S = 1.0
 """Long enough that a fault which goes within it is seen as dismissed."""
 PROBATION_S = 1.0
 BOOT_DEADLINE_S = 30.0
+DIAGNOSE_S = 15.0
+"""The lab's dcgmi answers at once, unless a fault says otherwise."""
 WAITS = ("await_reboot", "await_permit")
 WIDE = {"reflex_quarantine": "100%", "confirmed_quarantine": "100%", "disruption": "100%"}
 
@@ -53,7 +55,12 @@ def policy_body(pools: Sequence[TestPool | str], **changes: Any) -> dict[str, An
             name: {**row, "drain_deadline_s": 20, "recovery_wait_s": 5}
             for name, row in built_in["faults"].items()
         },
-        "gate": {**built_in["gate"], "timeout_s": 10, "settle_s": 5},
+        "gate": {
+            **built_in["gate"],
+            "timeout_s": 10,
+            "settle_s": 5,
+            "diagnose_limits_s": [DIAGNOSE_S] * 4,
+        },
         "timing": {
             **built_in["timing"],
             "boot_deadline_s": BOOT_DEADLINE_S,

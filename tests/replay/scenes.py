@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from tests.replay.stage import Stage
-from tests.workflows.world import GPUS, NODE, POLICY, World, report_of
+from tests.workflows.world import GPUS, NODE, POLICY, World, diagnosed, report_of, xid
 from workflows.contracts.messages import Opening
+from workflows.contracts.node_tasks import Health
 from workflows.memory_runtime import START
 from workflows.model.policy import GatePolicy, Policy, Timing
 from workflows.model.remediation.marks import Marker, Quarantine
@@ -63,6 +64,16 @@ def unknown() -> World:
     return ill("GPUHealthy", "DiagnosticUnknown", "Unknown")
 
 
+def told_by_the_kernel() -> World:
+    world = unknown()
+    world.kernel_log_says = diagnosed(Health.FAULTY, xid(79, "gpu-lost"))
+    return world
+
+
+def without_a_diagnosis() -> World:
+    return lost_gpu(diagnoses=[diagnosed(Health.UNKNOWN)])
+
+
 async def nothing(stage: Stage) -> None:
     """Nobody says anything."""
 
@@ -75,6 +86,11 @@ async def recovers_in_the_debounce(stage: Stage) -> None:
 async def retire_when_held(stage: Stage) -> None:
     await stage.until_held()
     await stage.say("retire")
+
+
+async def recovers_in_quarantine(stage: Stage) -> None:
+    await stage.until_phase("quarantined")
+    await stage.change(stage.world.bad.clear)
 
 
 async def mended_by_hand(stage: Stage) -> None:
@@ -244,6 +260,9 @@ SCENES = (
     Scene("relapse-in-probation", "retired", lost_gpu, relapse_in_probation),
     Scene("finding-at-the-close", "retired", lost_gpu, finding_at_the_close),
     Scene("worse-finding", "returned", unknown, worse_in_the_wait),
+    Scene("kernel-log-told", "returned", told_by_the_kernel),
+    Scene("kernel-log-clean", "returned", unknown, recovers_in_quarantine),
+    Scene("diagnosis-unknown", "retired", without_a_diagnosis, retire_when_held),
     Scene("network-finish-work", "returned", lambda: ill("NetworkHealthy", "Network")),
     Scene(
         "blocked-drain-approved", "returned", lambda: lost_gpu(blocked=True), unblocked_and_approved

@@ -22,7 +22,7 @@ from workflows.contracts.kube import (
 )
 from workflows.contracts.machines import Recorded
 from workflows.contracts.messages import Ask, ControlMessage, Grant, NodeFacts, Opening, Report
-from workflows.contracts.node_tasks import NodeTaskRequest, Result, TaskAnswer
+from workflows.contracts.node_tasks import Failure, Health, NodeTaskRequest, Result, TaskAnswer
 from workflows.inbox import Inbox
 from workflows.lifecycle import remediate
 from workflows.memory_runtime import START, MemoryRuntime, StillWaiting
@@ -81,6 +81,10 @@ class World:
     version: int = 1
     boot_at: datetime | None = None
     gpus: tuple[str, ...] = GPUS
+    diagnoses: list[TaskAnswer] = field(default_factory=list)
+    """What the next diagnoses answer, in order (the last for ever); empty = healthy."""
+    kernel_log_says: TaskAnswer | None = None
+    """What the kernel log says of the hardware; None = it is clean."""
     hooks: dict[str, Callable[[], None]] = field(default_factory=dict)
     runtime: MemoryRuntime | None = None
 
@@ -253,6 +257,21 @@ class World:
     def inventory(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
         return TaskAnswer(Result.DONE, "", f"boot-{self.boots}", self.gpus, "H100")
 
+    def diagnose(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
+        boot_id = f"boot-{self.boots}"
+        if request.expected_boot_id != boot_id:
+            return TaskAnswer(Result.REFUSED, "another boot", boot_id)
+        if request.level > 1 and self.pods and request.needs_drained:
+            return TaskAnswer(Result.REFUSED, f"{self.pods} pods are on the node again", boot_id)
+        if not self.diagnoses:
+            return diagnosed(Health.HEALTHY, boot_id=boot_id)
+        answer = self.diagnoses[0] if len(self.diagnoses) == 1 else self.diagnoses.pop(0)
+        return replace(answer, boot_id=boot_id)
+
+    def kernel_log(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
+        boot_id = f"boot-{self.boots}"
+        return replace(self.kernel_log_says or diagnosed(Health.HEALTHY), boot_id=boot_id)
+
     def give_back(self, request: Any, now: datetime) -> Marked:
         self._fenced(Effect.RESTORE, request.owner.episode, now)
         assert self.marker is not None
@@ -279,6 +298,17 @@ class World:
 
     def record_phase(self, request: Any, now: datetime) -> Recorded:
         return Recorded(request.machine_id)
+
+
+def diagnosed(health: Health, *failures: Failure, boot_id: str = "") -> TaskAnswer:
+    """What a task that looks for faults answers."""
+    detail = "; ".join(map(str, failures)) or health.value
+    return TaskAnswer(Result.DONE, detail, boot_id, health=health, failures=failures)
+
+
+def xid(code: int, fault: str) -> Failure:
+    """A line that the kernel log holds."""
+    return Failure(what=f"xid-{code}", device="0000:1b:00", fault=fault, words="from the kernel")
 
 
 def report_of(world: World, episode: str, now: datetime = START) -> Report:

@@ -26,11 +26,22 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Validation:
+    """One answer of the gate: passed, failed or unknown; `level` of its diagnosis (0 = none)."""
+
+    at: datetime
+    result: str
+    level: int
+    detail: str
+
+
+@dataclass(frozen=True)
 class PhaseRecord:
     """One phase change.
 
     `sequence` numbers them within the run (it names the Event, so that a second run finds it).
     `outcome` "" = the episode is open. `overruled` is written to the record; `resumed` clears it.
+    `validation` is the last answer of the gate, in this run.
     """
 
     owner: Owner
@@ -48,7 +59,7 @@ class PhaseRecord:
     attempt: Attempt | None = None
     overruled: Overrule | None = None
     resumed: bool = False
-    validation: str = ""
+    validation: Validation | None = None
 
 
 @dataclass(frozen=True)

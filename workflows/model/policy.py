@@ -159,6 +159,9 @@ class FaultPolicy(_Part):
     ladder: tuple[Rung, ...] = (Rung.REBOOT,)
     recovery_wait_s: Seconds = 900
     """With an empty ladder: how long a quarantined node may recover by itself before it is held."""
+    diagnose_level: Annotated[int, Field(ge=0, le=4)] = 2
+    """Level of DCGM's diagnostic that the gate asks for; 0 = none. Above 1 it loads the GPUs, so a
+    node that was not drained gets 1 at most."""
 
     @model_validator(mode="before")
     @classmethod
@@ -178,6 +181,9 @@ class FaultPolicy(_Part):
         return value
 
 
+DiagnoseLimit = Annotated[float, Field(gt=0, le=14_400, allow_inf_nan=False)]
+
+
 class GatePolicy(_Part):
     """What a node must pass to return, and how long it may take to answer."""
 
@@ -192,6 +198,13 @@ class GatePolicy(_Part):
     """Unknown is asked again until then; after it the node is held."""
     settle_s: Seconds = 300
     """How long allocatable GPUs may be below the baseline before that counts as failed."""
+    diagnose_limits_s: tuple[DiagnoseLimit, DiagnoseLimit, DiagnoseLimit, DiagnoseLimit] = (
+        120,
+        600,
+        2700,
+        14_400,
+    )
+    """Wall clock of DCGM's diagnostic at levels 1 to 4; past it, it is ended and has no answer."""
 
 
 class Timing(_Part):
@@ -323,18 +336,18 @@ def _default_rules() -> tuple[Rule, ...]:
 
 
 def _default_faults() -> dict[Fault, FaultPolicy]:
-    wait_only = FaultPolicy(drain=DrainWay.NONE, ladder=())
+    wait_only = FaultPolicy(drain=DrainWay.NONE, ladder=(), diagnose_level=1)
     return {
         Fault.GPU_LOST: FaultPolicy(),
         Fault.GPU_MEMORY_UNCORRECTABLE: FaultPolicy(),
         Fault.GPU_MEMORY_CONTAINED: FaultPolicy(drain=DrainWay.FINISH_WORK),
         Fault.GPU_DRIVER: FaultPolicy(),
         Fault.INTERCONNECT: FaultPolicy(),
-        Fault.THERMAL: FaultPolicy(drain=DrainWay.FINISH_WORK, ladder=()),
-        Fault.NETWORK: FaultPolicy(drain=DrainWay.FINISH_WORK),
+        Fault.THERMAL: FaultPolicy(drain=DrainWay.FINISH_WORK, ladder=(), diagnose_level=1),
+        Fault.NETWORK: FaultPolicy(drain=DrainWay.FINISH_WORK, diagnose_level=1),
         Fault.HOST_UNREACHABLE: wait_only,
         Fault.DIAGNOSTIC_UNKNOWN: wait_only,
-        Fault.OPERATOR: FaultPolicy(ladder=()),
+        Fault.OPERATOR: FaultPolicy(ladder=(), diagnose_level=1),
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from activities.machines.record import MAX_ENTRIES, memory_of, phase_change, spec_change
 from workflows.contracts.kube import Owner
-from workflows.contracts.machines import Attempt, PhaseRecord
+from workflows.contracts.machines import Attempt, PhaseRecord, Validation
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.overrule import Overrule
 
@@ -118,9 +118,15 @@ def test_words_fit_the_crds_pattern_and_texts_their_bounds() -> None:
 
 
 def test_validation_is_its_result_and_its_words() -> None:
-    status = after(replace(RECORD, validation="failed: GPU x is missing"))
-    assert status["lastValidation"]["result"] == "failed"
-    assert status["lastValidation"]["detail"] == "GPU x is missing"
+    at = RECORD.at - timedelta(minutes=1)
+    status = after(replace(RECORD, validation=Validation(at, "failed", 2, "GPU x is `missing`")))
+    assert status["lastValidation"] == {
+        "at": at.isoformat(),
+        "result": "failed",
+        "level": 2,
+        "detail": "GPU x is missing",
+    }
+    assert "lastValidation" not in after(RECORD)
 
 
 @pytest.mark.parametrize(
