@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Final
 
 from activities.devices.bursts import Bursts
+from activities.devices.fact import Fact
 from activities.devices.gpu_list import GpuList
 from activities.devices.kernel_lines import MAX_LINE, KernelLine, Kind, read_line
-from activities.devices.reading import MAX_READING_TEXT, Certainty, ConditionType, Reading
+from activities.devices.reading import Reading
 from workflows.model.detection.fault import Fault
-from workflows.model.detection.finding import printable
 from workflows.model.detection.sxid import classify_sxid, is_continuation
 from workflows.model.detection.verdict import (
     APPLICATION,
@@ -244,19 +244,8 @@ _NO_COST: Final = Verdict(APPLICATION, None, "certain", "warning")
 
 def _reading(place: tuple[str, str, str], verdict: Verdict, text: str, at: datetime) -> Reading:
     device, code, unit = place
-    condition = None if verdict.condition is None else ConditionType(verdict.condition)
-    return Reading(
-        key="/".join(part for part in (device or "host", code, unit) if part),
-        device=device,
-        code=code,
-        fault=verdict.fault,
-        condition=condition,
-        status=verdict.status,
-        certainty=Certainty(verdict.certainty),
-        at=at,
-        text=printable(text, MAX_READING_TEXT),
-        lasting=verdict.fault != APPLICATION,
-    )
+    is_event = verdict.fault != APPLICATION
+    return Fact(device, code, verdict, text, unit, is_event=is_event).reading(at)
 
 
 def _together(old: GpuList, new: GpuList) -> GpuList:

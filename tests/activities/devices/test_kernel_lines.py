@@ -159,7 +159,7 @@ CASES: dict[str, tuple[str, str | None, str]] = {
     "L43": (
         f"{AT_9}: 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)",
         "0009:01:00/xid-154",
-        DRIVER,
+        CONTAINED,
     ),
     "L45": (
         f"{AT_9}: 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",

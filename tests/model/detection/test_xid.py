@@ -91,7 +91,11 @@ def test_an_nvlink_line_cut_before_its_word_is_not_known_where_both_happen() -> 
 @pytest.mark.parametrize(
     ("body", "recovery", "fault"),
     [
-        ("from 0x0 (None) to 0x4 (Drain and Reset)", Recovery.DRAIN_AND_RESET, Fault.GPU_DRIVER),
+        (
+            "from 0x0 (None) to 0x4 (Drain and Reset)",
+            Recovery.DRAIN_AND_RESET,
+            Fault.GPU_MEMORY_CONTAINED,
+        ),
         ("from 0x0 (None) to 0x2 (Node Reboot Required)", Recovery.NODE_REBOOT, Fault.GPU_DRIVER),
         ("from 0x1 (GPU Reset Required) to 0x0 (None)", Recovery.NONE, NONE),
         ("from 0x0 (None) to 0x3 (Drain P2P)", Recovery.DRAIN_P2P, Fault.INTERCONNECT),

@@ -51,7 +51,8 @@ _OF_RECOVERY: Mapping[Recovery, Verdict] = MappingProxyType(
         Recovery.GPU_RESET: certain(Fault.GPU_DRIVER),
         Recovery.NODE_REBOOT: certain(Fault.GPU_DRIVER),
         Recovery.DRAIN_P2P: certain(Fault.INTERCONNECT, INTERCONNECT),
-        Recovery.DRAIN_AND_RESET: certain(Fault.GPU_DRIVER),
+        # The work on it may end first (nvml.h): so it is with a row that was contained.
+        Recovery.DRAIN_AND_RESET: certain(Fault.GPU_MEMORY_CONTAINED),
         # The domain's daemon is restarted, not this node.
         Recovery.RECOVER_IMEX: cannot_tell(INTERCONNECT),
         Recovery.BUS_RESET: certain(Fault.GPU_DRIVER),
