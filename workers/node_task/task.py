@@ -11,12 +11,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from workers.node_task.diagnose import diagnose
 from workers.node_task.host import Host, HostUnreadable
-from workers.node_task.kernel_log import kernel_log
 from workflows.contracts.node_tasks import (
     JUDGING,
     VERDICT_SCHEMA,
+    Diagnosis,
     Result,
     TaskKind,
     TaskOrder,
@@ -112,12 +111,23 @@ def _inventory(order: TaskOrder, host: Host) -> TaskVerdict:
 def _judge(order: TaskOrder, host: Host) -> TaskVerdict:
     """The boot is read before and after: a verdict belongs to one boot."""
     boot_id = host.boot_id()
-    found = diagnose(order, host) if order.kind is TaskKind.DIAGNOSE else kernel_log(order, host)
+    found = _find_faults(order, host)
     if host.boot_id() != boot_id:
         return verdict_on(order, Result.UNKNOWN, "the machine booted while it was asked")
     plain = verdict_on(order, Result.DONE, found.detail, boot_id=boot_id)
     told = {"health": found.health, "failures": found.failures, "more": found.more}
     return plain.model_copy(update=told)
+
+
+def _find_faults(order: TaskOrder, host: Host) -> Diagnosis:
+    """Imported here: the two short kinds, the reboot of a sick node among them, need neither."""
+    if order.kind is TaskKind.DIAGNOSE:
+        from workers.node_task.diagnose import diagnose
+
+        return diagnose(order, host)
+    from workers.node_task.kernel_log import kernel_log
+
+    return kernel_log(order, host)
 
 
 def _reboot(order: TaskOrder, host: Host, tell: Tell) -> TaskVerdict:

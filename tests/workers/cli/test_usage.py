@@ -56,12 +56,14 @@ def test_a_shadowed_package_is_told_before_anything_runs(tmp_path: Path) -> None
 
 
 SLOW = {"kubernetes", "temporalio", "opentelemetry"}
+COMMANDS = {"typer", "click", "rich", "structlog", "yaml"}
+OTHER_KINDS = {"workers.node_task.diagnose", "workers.node_task.kernel_log", "ctypes"}
 
 
 @pytest.mark.parametrize(
     ("words", "slow"),
     [
-        (["node-task", "inventory"], SLOW | {"typer", "click", "rich", "structlog", "yaml"}),
+        (["node-task", "inventory"], SLOW | COMMANDS | OTHER_KINDS),
         (["--help"], SLOW),
     ],
     ids=["node-task", "help"],
