@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import bench_episode, bench_reflex
+from tests.bench import bench_agent, bench_episode, bench_line, bench_reflex
 from tests.bench.figure import Figure
 from workers.lab.address import LabAddress
 
@@ -25,11 +25,20 @@ Measurement = Callable[[LabAddress], list[Figure]]
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "build" / "bench.json"
-# First the one that needs a lab without a worker.
-MEASUREMENTS: Sequence[Measurement] = (bench_reflex.measure, bench_episode.measure)
+# First those that need a lab without a worker.
+MEASUREMENTS: Sequence[Measurement] = (
+    bench_agent.measure,
+    bench_reflex.measure,
+    bench_line.measure,
+    bench_episode.measure,
+)
 TARGETS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
+        "agent_pss_mib": (64, 64),
+        "agent_cpu_percent": (50, 50),
+        "twelve_nodes_cpu_percent": (40, 40),
         "condition_to_unschedulable_ms": (10, 60),
+        "line_to_unschedulable_ms": (15, 100),
         "reboot_ready_to_proof_ms": (1000, 1000),
         "actions_per_episode_returned": (40, 40),
         "events_per_episode_returned": (160, 160),

@@ -116,7 +116,7 @@ class Streamed:
     def stream(self) -> Iterator[tuple[Reading, ...]]:
         with (self.folder / "stream").open() as file:
             file.seek(0, os.SEEK_END)
-            yield ()
+            yield self._first()
             last = time.monotonic()
             while True:
                 line = file.readline()
@@ -129,6 +129,11 @@ class Streamed:
                     last = time.monotonic()
                 else:
                     time.sleep(0.005)
+
+    def _first(self) -> tuple[Reading, ...]:
+        """What it says at once, as a log that is read from its beginning."""
+        file = self.folder / "first.json"
+        return tuple(map(_reading, json.loads(file.read_text()))) if file.exists() else ()
 
 
 def _surroundings(folder: Path) -> Surroundings:

@@ -96,6 +96,10 @@ class Stage:
         self.until(dict.fromkeys(ALL, "True"))
         return agent
 
+    def boot(self, boot_id: str) -> None:
+        """The machine is in this boot now, as far as a program on it can see."""
+        (self.host_root / "proc/sys/kernel/random/boot_id").write_text(boot_id + "\n")
+
     def polled(self, *rows: Mapping[str, Any], **order: Any) -> None:
         """What the polled source says or does from now on."""
         content = {"readings": list(rows), **order}

@@ -1,5 +1,6 @@
 """The agent as a real process against a real API server, with sources that a test plays."""
 
+import json
 import os
 import signal
 from datetime import datetime
@@ -13,6 +14,7 @@ from workflows.model.detection.fault import Fault
 
 # A deadline, and what a loaded machine may add to it.
 SOON_S = DEADLINE_S + 8
+NEXT_BOOT = "11111111-2222-4333-8444-555555555555"
 
 
 def test_agent_without_findings_reports_four_healthy_conditions(stage: Stage) -> None:
@@ -86,26 +88,48 @@ def test_findings_of_another_boot_are_dropped_and_no_old_condition_passes(stage:
     stage.until({"GPUHealthy": "False"})
     agent.end()
     reports = len(stage.reports())
-    boot = stage.host_root / "proc/sys/kernel/random/boot_id"
-    boot.write_text("11111111-2222-4333-8444-555555555555\n")
+    stage.boot(NEXT_BOOT)
+    stage.polled(do="hang")
     stage.start()
-    stage.until(dict.fromkeys(ALL, "True"))
-    assert stage.findings() == ()
+    stage.until_reason("GPUHealthy", "DiagnosticUnknown", SOON_S)
+    assert stage.codes() == {"no-answer"}
     # The first report of the new boot told all four at once.
     first = stage.reports()[reports]
     assert {row["type"] for row in first.body["status"]["conditions"]} == set(ALL)
+    assert [row["status"] for row in _rows(first, "GPUHealthy")] == ["Unknown"]
+
+
+def test_a_fault_of_a_new_boot_is_told_at_once_and_the_rest_as_unknown(stage: Stage) -> None:
+    agent = stage.start_healthy()
+    stage.polled(reading())
+    stage.until({"GPUHealthy": "False"})
+    agent.end()
+    reports = len(stage.reports())
+    stage.boot(NEXT_BOOT)
+    stage.polled(do="hang")
+    down = reading("ib-link-down", fault="network", condition="NetworkHealthy", lasting=True)
+    (stage.folder / "first.json").write_text(json.dumps([down]))
+    stage.start()
+    stage.until_reason("NetworkHealthy", "Network")
+    first = stage.reports()[reports]
+    said = {row["type"]: row["status"] for row in first.body["status"]["conditions"]}
+    assert said == {
+        "GPUHealthy": "Unknown",
+        "InterconnectHealthy": "Unknown",
+        "NetworkHealthy": "False",
+        "HostHealthy": "True",
+    }
 
 
 def test_a_boot_under_a_running_agent_begins_a_new_ledger(stage: Stage) -> None:
     stage.start_healthy()
     stage.stream(reading(lasting=True))
     stage.until({"GPUHealthy": "False"})
-    boot = stage.host_root / "proc/sys/kernel/random/boot_id"
-    boot.write_text("11111111-2222-4333-8444-555555555555\n")
+    stage.boot(NEXT_BOOT)
     stage.polled(reading("nvml-hot", fault="thermal"))
     stage.until_reason("GPUHealthy", "Thermal")
     assert stage.codes() == {"nvml-hot"}
-    assert stage.annotation()["boot"] == "11111111-2222-4333-8444-555555555555"
+    assert stage.annotation()["boot"] == NEXT_BOOT
 
 
 def test_an_unreadable_boot_id_makes_the_host_unknown(stage: Stage) -> None:
