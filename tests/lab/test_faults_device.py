@@ -68,13 +68,7 @@ class Machine:
 
     def lines(self) -> list[str]:
         """The texts of the records since the last look."""
-        found: list[str] = []
-        while True:
-            try:
-                record = os.read(self._reader, 8192)
-            except BlockingIOError:
-                return found
-            found.append(record.partition(b";")[2].partition(b"\n")[0].decode())
+        return _texts(self._reader)
 
     def open(self) -> None:
         self._reader = os.open(self.devices.kmsg.path, os.O_RDONLY | os.O_NONBLOCK)
@@ -82,6 +76,18 @@ class Machine:
 
     def close(self) -> None:
         os.close(self._reader)
+
+
+def _texts(reader: int) -> list[str]:
+    found: list[str] = []
+    while True:
+        try:
+            record = os.read(reader, 8192)
+        except BlockingIOError:
+            return found
+        if not record:
+            return found
+        found.append(record.partition(b";")[2].partition(b"\n")[0].decode())
 
 
 @pytest.fixture
@@ -226,6 +232,44 @@ async def test_the_clock_steps_both_ways_and_back(machine: Machine, seconds: str
     assert machine.devices.kmsg.skew.total_seconds() == float(seconds)
     await fault.clear(machine)
     assert machine.devices.kmsg.skew.total_seconds() == 0
+
+
+async def test_an_unreadable_kernel_log_ends_and_is_whole_again_when_cleared(
+    machine: Machine,
+) -> None:
+    kmsg = machine.devices.kmsg
+    kmsg.write("before")
+    fault = await machine.inject("kmsg-unreadable")
+    assert machine.lines()[0] == "before"
+    assert not kmsg.path.exists()
+    late = kmsg.path.with_name("late")
+    kmsg.offer(late)
+    assert not late.exists()
+    kmsg.write("meanwhile")
+    await fault.clear(machine)
+    for path in (kmsg.path, late):
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        assert _texts(reader)[-2:] == ["before", "meanwhile"]
+        os.close(reader)
+
+
+@pytest.mark.parametrize("is_cleared", [True, False], ids=["cleared", "booted"])
+async def test_an_absent_dcgmi_comes_back(machine: Machine, is_cleared: bool) -> None:
+    program = machine.devices.root / "opt/lab/bin/dcgmi"
+    fault = await machine.inject("dcgm-absent")
+    assert not program.exists()
+    if is_cleared:
+        await fault.clear(machine)
+    else:
+        machine.boot()
+    assert program.exists()
+
+
+async def test_an_absent_driver_is_told_by_init_until_the_boot(machine: Machine) -> None:
+    await machine.inject("driver-absent", code="18")
+    assert machine.devices.state.nvml.init_code == 18
+    machine.boot()
+    assert machine.devices.state.nvml.init_code == 0
 
 
 async def test_any_line_can_be_said_with_the_nodes_bus_ids(machine: Machine) -> None:

@@ -185,6 +185,18 @@ class Devices:
         state = self.state
         self._save(state.model_copy(update={"dcgm": _changed(state.dcgm, changes)}))
 
+    def hide_dcgmi(self) -> None:
+        """There is no dcgmi on the node, until `show_dcgmi`."""
+        program = self.root / PROGRAMS / "dcgmi"
+        if program.exists():
+            program.rename(self.root / DCGM_FOLDER / "hidden")
+
+    def show_dcgmi(self) -> None:
+        """Put it back; nothing if it is there."""
+        hidden = self.root / DCGM_FOLDER / "hidden"
+        if hidden.exists():
+            hidden.rename(self.root / PROGRAMS / "dcgmi")
+
     def set_network(self, devices: tuple[RdmaDevice, ...]) -> None:
         """Put other network devices into the machine; they stay over boots."""
         state = self.state.model_copy(update={"rdma": devices})

@@ -55,6 +55,7 @@ class Kmsg:
         self._ring: deque[bytes] = deque(maxlen=RING_RECORDS)
         self._next_seq = 0
         self._pipes: dict[Path, int] = {}
+        self._hidden: set[Path] | None = None
         self._closing = ClosingWatch(self._refill)
 
     @property
@@ -81,6 +82,9 @@ class Kmsg:
 
     def offer(self, path: Path) -> None:
         """Make a FIFO at `path` that holds the ring's records, and each new one from now on."""
+        if self._hidden is not None:
+            self._hidden.add(path)
+            return
         if path in self._pipes:
             self._refill(path)
             return
@@ -100,12 +104,28 @@ class Kmsg:
 
     def withdraw(self, path: Path) -> None:
         """Take a FIFO away; nothing if there is none."""
+        if self._hidden is not None:
+            self._hidden.discard(path)
         pipe = self._pipes.pop(path, None)
         if pipe is None:
             return
         self._closing.remove(path)
         os.close(pipe)
         path.unlink(missing_ok=True)
+
+    def hide(self) -> None:
+        """Readers see the end of the log, and nobody can open it, until `show`."""
+        if self._hidden is None:
+            paths = tuple(self._pipes)
+            for path in paths:
+                self.withdraw(path)
+            self._hidden = set(paths)
+
+    def show(self) -> None:
+        """End what `hide` began; nothing without it."""
+        hidden, self._hidden = self._hidden, None
+        for path in hidden or ():
+            self.offer(path)
 
     def boot(self) -> None:
         """Another boot: nothing was said yet, and the numbers begin at 0."""

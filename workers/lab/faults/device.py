@@ -1,15 +1,14 @@
 """Faults of devices: what the kernel, NVML and DCGM then say. An agent has to find them itself.
 
 Owns the faults that break what is below an agent: Xids with their lines in the kernel log, lost
-links, tools that hang or crash, a clock that steps. They change `Devices` and publish nothing. A
-boot heals them, unless they are lasting: then they are there again after each boot.
+links, any line of the kernel. They change `Devices` and publish nothing. A boot heals them, unless
+they are lasting: then they are there again after each boot. `instruments` breaks the tools instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import timedelta
 from typing import ClassVar
 
 from pydantic import Field
@@ -19,7 +18,6 @@ from workers.lab.devices.driver_log import Xid, pci_words
 from workers.lab.devices.state import (
     Behaviour,
     Ecc,
-    Manner,
     NvLink,
     RecoveryAction,
     RemappedRows,
@@ -29,7 +27,7 @@ from workers.lab.faults.fault import Fault, FaultyNode, NoSuchGpu
 MAX_FLOOD: int = 1_000_000
 
 
-class _DeviceFault(Fault):
+class DeviceFault(Fault):
     """A fault that devices show. Subclasses say how it is made and undone."""
 
     needs_full: ClassVar[bool] = True
@@ -55,7 +53,7 @@ class _DeviceFault(Fault):
         """Undo it without a boot, as far as the device allows."""
 
 
-class _OneGpu(_DeviceFault):
+class OneGpu(DeviceFault):
     """A fault of one GPU."""
 
     gpu: int = Field(default=0, ge=0, le=15, description="index of the GPU")
@@ -115,7 +113,7 @@ class _ApplicationXid(Fault):
         raise NotImplementedError(type(self).__name__)
 
 
-class Xid79(_OneGpu):
+class Xid79(OneGpu):
     """A GPU falls off the bus: Xid 79, NVML says it is lost. A reboot heals it."""
 
     name: ClassVar[str] = "xid-79"
@@ -130,7 +128,7 @@ class Xid79(_OneGpu):
         devices.change_recovery(self.gpu, RecoveryAction.NODE_REBOOT)
 
 
-class Xid48(_OneGpu):
+class Xid48(OneGpu):
     """A GPU's memory fails uncorrectably: Xid 48 and 63, ECC totals, a pending remap."""
 
     name: ClassVar[str] = "xid-48"
@@ -159,7 +157,7 @@ class Xid48(_OneGpu):
         devices.change_recovery(self.gpu, RecoveryAction.GPU_RESET)
 
 
-class Xid94(_OneGpu):
+class Xid94(OneGpu):
     """A GPU contains a memory error: Xid 94 ends one application, the rest may go on."""
 
     name: ClassVar[str] = "xid-94"
@@ -197,7 +195,7 @@ class Xid31(_ApplicationXid):
         return ((31, f"{at}. {fault}"),)
 
 
-class NvlinkDown(_OneGpu):
+class NvlinkDown(OneGpu):
     """An NVLink of a GPU fails: Xid 74, NVML shows the link inactive, DCGM health fails."""
 
     name: ClassVar[str] = "nvlink-down"
@@ -218,66 +216,7 @@ class NvlinkDown(_OneGpu):
         devices.change_gpu(self.gpu, nvlinks=tuple(links))
 
 
-class _DcgmFault(_DeviceFault):
-    """Both of dcgmi's checks behave badly."""
-
-    deaf: bool = Field(default=False, description="whether dcgmi takes no notice of SIGTERM")
-
-    behaviour: ClassVar[Behaviour]
-
-    def _break(self, node: FaultyNode) -> None:
-        diag_ms = node.devices.state.dcgm.diag.ms
-        node.devices.change_dcgm(
-            diag=Manner(behaviour=self.behaviour, ms=diag_ms, deaf=self.deaf),
-            health=Manner(behaviour=self.behaviour, deaf=self.deaf),
-        )
-
-    def _mend(self, devices: Devices) -> None:
-        devices.change_dcgm(diag=Manner(ms=devices.state.dcgm.diag.ms), health=Manner())
-
-
-class DcgmHang(_DcgmFault):
-    """dcgmi diag and dcgmi health hang; with for=SECONDS the hang ends by itself."""
-
-    name: ClassVar[str] = "dcgm-hang"
-    behaviour: ClassVar[Behaviour] = Behaviour.HANG
-
-
-class DcgmCrash(_DcgmFault):
-    """dcgmi diag and dcgmi health die by SIGSEGV."""
-
-    name: ClassVar[str] = "dcgm-crash"
-    behaviour: ClassVar[Behaviour] = Behaviour.CRASH
-
-
-class NvmlSegfault(_OneGpu):
-    """NVML dies by SIGSEGV in whoever reads this GPU; the kernel log says nothing."""
-
-    name: ClassVar[str] = "nvml-segfault"
-
-    def _break(self, node: FaultyNode) -> None:
-        node.devices.change_gpu(self.gpu, behaviour=Behaviour.CRASH)
-
-
-class ClockSkew(_DeviceFault):
-    """The kernel log's clock and the machine's differ: seconds=600 ahead, seconds=-600 behind."""
-
-    name: ClassVar[str] = "clock-skew"
-
-    seconds: float = Field(default=600.0, ge=-86_400, le=86_400, description="how far ahead")
-
-    def _break(self, node: FaultyNode) -> None:
-        node.devices.kmsg.skew = timedelta(seconds=self.seconds)
-
-    def _mend(self, devices: Devices) -> None:
-        devices.kmsg.skew = timedelta()
-
-    def survives_boot(self, node: FaultyNode) -> bool:
-        self._mend(node.devices)
-        return self.lasting
-
-
-class RdmaLinkDown(_DeviceFault):
+class RdmaLinkDown(DeviceFault):
     """A port of an InfiniBand or EFA device goes down: sysfs shows it, DCGM and NVML don't."""
 
     name: ClassVar[str] = "rdma-link-down"

@@ -12,10 +12,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from workers.lab.faults import boot, device, gpu, kubelet
+from workers.lab.faults import boot, device, gpu, instruments, kubelet
 from workers.lab.faults.fault import Fault
 
-_MODULES: Final = (gpu, device, boot, kubelet)
+_MODULES: Final = (gpu, device, instruments, boot, kubelet)
 """In the order in which people read the table."""
 
 
