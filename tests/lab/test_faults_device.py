@@ -94,6 +94,7 @@ def _texts(reader: int) -> list[str]:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     devices = Devices(tmp_path / "node", model="NVIDIA H100 80GB HBM3")
     devices.install(ensure_programs(), BOARDS)
+    devices.open()
     devices.boot(BOARDS)
     node = Machine(devices)
     node.open()

@@ -79,6 +79,7 @@ def machine(tmp_path: Path, programs: NativePrograms) -> Iterator[Machine]:
     """A booted machine with four GPUs."""
     devices = Devices(tmp_path / "node", model="NVIDIA H100 80GB HBM3")
     devices.install(programs, BOARDS)
+    devices.open()
     devices.boot(BOARDS)
     yield Machine(devices, programs)
     devices.close()

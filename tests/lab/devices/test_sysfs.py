@@ -1,6 +1,5 @@
 """The simulated sysfs: what programs read of GPUs and network devices."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -89,10 +88,9 @@ def test_a_change_by_another_process_is_not_undone(machine: Machine) -> None:
     assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 0
 
 
-async def test_devices_are_installed_anew_for_another_machine(machine: Machine) -> None:
+def test_devices_are_installed_anew_for_another_machine(machine: Machine) -> None:
     machine.devices.kmsg.nvrm("old")
-    loop = asyncio.get_running_loop()
-    machine.devices.install(machine.programs, BOARDS[:2], loop=loop)
+    machine.devices.install(machine.programs, BOARDS[:2])
     machine.devices.boot(BOARDS[:2])
     assert _names(machine, "class/infiniband") == {"mlx5_0", "mlx5_1"}
     assert machine.ask("n.nvmlInit()\ntell(n.nvmlDeviceGetCount())") == 2

@@ -77,19 +77,10 @@ class Devices:
         self._dcgm_files: dict[str, str] = {}
         self._read: tuple[tuple[int, int], DeviceState] | None = None
 
-    def install(
-        self,
-        programs: NativePrograms,
-        boards: tuple[Board, ...],
-        *,
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        """Lay out a machine's devices, all healthy; called again when the machine is another one.
+    def install(self, programs: NativePrograms, boards: tuple[Board, ...]) -> None:
+        """Lay out a machine's files, all healthy; called again when the machine is another one.
 
-        Args:
-            programs: the built stand-ins.
-            boards: its GPUs.
-            loop: where the kernel log notices that a reader went (`Kmsg.open`).
+        Hundreds of small files: a loop leaves it to a thread.
         """
         for folder in (LIBRARY_FOLDER, DCGM_FOLDER, PROGRAMS):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
@@ -102,6 +93,9 @@ class Devices:
         state = DeviceState(nvml=NvmlState(gpus=gpus), rdma=infiniband_devices(min(len(gpus), 8)))
         self._save(state)
         self._sysfs.show_all(gpus, state.rdma)
+
+    def open(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Begin the kernel log; `loop` as in `Kmsg.open`."""
         self.kmsg.open(loop)
 
     def boot(self, boards: tuple[Board, ...]) -> None:

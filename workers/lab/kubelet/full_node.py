@@ -130,8 +130,9 @@ class FullNode:
 
     async def remove(self) -> None:
         """The machine is switched off for good; the host root with its boot log stays."""
-        asyncio.get_running_loop().remove_reader(self._fifo)
-        os.close(self._fifo)
+        if self._fifo >= 0:
+            asyncio.get_running_loop().remove_reader(self._fifo)
+            os.close(self._fifo)
         tasks, self._tasks = list(self._tasks), set()
         for task in tasks:
             task.cancel()
@@ -293,8 +294,8 @@ class FullNode:
 
     async def _install_devices(self) -> None:
         programs = await asyncio.to_thread(ensure_programs)
-        loop = asyncio.get_running_loop()
-        self.devices.install(programs, _boards(self.identity.gpus), loop=loop)
+        await asyncio.to_thread(self.devices.install, programs, _boards(self.identity.gpus))
+        self.devices.open(asyncio.get_running_loop())
 
     async def _settle(self, kubelet: Kubelet) -> None:
         """What comes a moment after the kubelet: readiness, then the device plugin's GPUs."""
