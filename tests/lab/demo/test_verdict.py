@@ -58,14 +58,12 @@ def good(ending: Ending) -> Evidence:
     sights = {
         Ending.RETURNED: seen(),
         Ending.HELD: seen(**stood, is_held=True),
-        Ending.DISMISSED: seen(),
         Ending.RETIRED: seen(**stood, handed_over="operator:why"),
         Ending.UNTOUCHED: seen(),
     }
     histories = {
         Ending.RETURNED: chronicle("returned", reboots=1),
         Ending.HELD: chronicle(OPEN, reboots=1, is_held=True),
-        Ending.DISMISSED: chronicle("dismissed"),
         Ending.RETIRED: chronicle("retired"),
         Ending.UNTOUCHED: None,
     }
@@ -91,9 +89,7 @@ WRONG = {
     "held instead of returned": (Ending.RETURNED, {"chronicle": chronicle(OPEN, reboots=1)}),
     "held node uncordoned": (Ending.HELD, {"seen": seen(episode="e")}),
     "open, not held": (Ending.HELD, {"chronicle": chronicle(OPEN, reboots=1)}),
-    "dismissed after a quarantine": (Ending.DISMISSED, {"writes": 2}),
-    "dismissed after an eviction": (Ending.DISMISSED, {"evictions": 1}),
-    "never reported": (Ending.DISMISSED, {"chronicle": None}),
+    "never reported": (Ending.RETURNED, {"chronicle": None}),
     "retired, nobody has it": (Ending.RETIRED, {"seen": seen(is_cordoned=True, episode="e")}),
     "retired and rebooted": (Ending.RETIRED, {"boots": 1}),
     "an untouched node touched": (Ending.UNTOUCHED, {"writes": 1}),

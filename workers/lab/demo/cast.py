@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 POOLS: Final = ("training", "inference")
-NODES_OF_POOL: Final = 4
+NODES_OF_POOL: Final = 6
 GPUS: Final = 8
 BOOT_TIME_S: Final = 3.0
+HANG_S: Final = 60
 RETIRE_REASON: Final = "demo: the fan of this node is due"
 
 
@@ -21,7 +22,6 @@ class Ending(StrEnum):
 
     RETURNED = "returned"
     HELD = "held"
-    DISMISSED = "dismissed"
     RETIRED = "retired"
     UNTOUCHED = "untouched"
 
@@ -39,8 +39,13 @@ class Part:
     reboots: int = 0
 
     @property
+    def befalls(self) -> bool:
+        """True if anything happens to it."""
+        return bool(self.fault) or self.has_episode
+
+    @property
     def has_episode(self) -> bool:
-        """True if something befalls it."""
+        """True if fleetmend is to act on it."""
         return self.ending is not Ending.UNTOUCHED
 
 
@@ -50,8 +55,23 @@ PARTS: Final = (
         "training",
         Ending.RETURNED,
         "a GPU falls off the bus; a reboot brings it back",
-        "gpu-lost",
+        "xid-79",
         reboots=1,
+    ),
+    Part(
+        "training-2",
+        "training",
+        Ending.RETURNED,
+        "a GPU contains a memory error; its work may end before the reboot",
+        "xid-94",
+        reboots=1,
+    ),
+    Part(
+        "training-3",
+        "training",
+        Ending.UNTOUCHED,
+        "an application computes out of bounds; the node is not to blame",
+        "xid-13",
     ),
     Part(
         "inference-1",
@@ -61,15 +81,22 @@ PARTS: Final = (
         "gpu-missing-after-reboot",
         reboots=1,
     ),
-    Part(
-        "training-2",
-        "training",
-        Ending.DISMISSED,
-        "its health check times out, and recovers within the debounce",
-        "unknown",
-        MappingProxyType({"for": 8}),
-    ),
     Part("inference-2", "inference", Ending.RETIRED, "a person retires it by command"),
+    Part(
+        "inference-3",
+        "inference",
+        Ending.UNTOUCHED,
+        "an application reads what is not its own; the node is not to blame",
+        "xid-31",
+    ),
+    Part(
+        "inference-4",
+        "inference",
+        Ending.RETURNED,
+        f"DCGM hangs for {HANG_S} s; kept out until a diagnosis has passed",
+        "dcgm-hang",
+        MappingProxyType({"for": HANG_S}),
+    ),
 )
 
 

@@ -71,7 +71,10 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
     begun = time.monotonic()
     console = Console(highlight=False)
     with Stage(console, is_silent=write is not None) as stage:
-        stage.say("starting a control plane, 8 nodes in 2 pools, and training pods")
+        stage.say(
+            f"starting a control plane, {stage_setting.node_count()} nodes in {len(POOLS)} pools, and "
+            "training pods"
+        )
         scene = start_scene(detached=keep)
         try:
             report = asyncio.run(_play(scene, stage, begun))
@@ -137,7 +140,7 @@ async def _let_it_happen(course: Course) -> None:
         str(pod["metadata"]["name"]): str((pod.get("spec") or {}).get("nodeName", ""))
         for pod in listed.get("items") or []
     }
-    parts = [part for part in whole_cast() if part.has_episode]
+    parts = [part for part in whole_cast() if part.befalls]
     with course.scene.fleet as fleet:
         for part in parts:
             if part.fault:
@@ -276,7 +279,7 @@ def _tell_kept(console: Console, scene: Scene) -> None:
     for line in (
         "fleetmend status",
         "fleetmend node inference-1",
-        "fleetmend lab inject training-3 gpu-memory",
+        "fleetmend lab inject training-4 xid-48",
         f"less {scene.log('worker')}",
     ):
         console.print(f"  {line}", markup=False, soft_wrap=True)

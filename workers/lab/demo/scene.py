@@ -31,8 +31,8 @@ CLUSTER: Final = "demo"
 POLICY: Final = REPOSITORY_DEPLOY / "policies" / "demo.yaml"
 NAMESPACE: Final = "default"
 POD_GPUS: Final = 4
-REPLICAS: Final = 4
-MIN_AVAILABLE: Final = 3
+REPLICAS: Final = 6
+MIN_AVAILABLE: Final = 4
 COMMAND_LIMIT_S: Final = 60.0
 END_LIMIT_S: Final = 20.0
 CLI: Final = (sys.executable, "-m", "workers.cli")
@@ -165,7 +165,7 @@ def start_scene(*, detached: bool) -> Scene:
 
 def _add_nodes(scene: Scene) -> None:
     specs = [
-        NodeSpec(name=part.node, pool=part.pool, gpus=GPUS, boot_time_s=BOOT_TIME_S)
+        NodeSpec(name=part.node, pool=part.pool, gpus=GPUS, boot_time_s=BOOT_TIME_S, agent="real")
         for part in whole_cast()
     ]
     with scene.fleet as fleet:

@@ -65,10 +65,6 @@ def _claims(evidence: Evidence, seen: Seen) -> Iterator[tuple[str, object, objec
             yield "held", bool(chronicle and chronicle.is_held), True
             yield "the cordon", seen.is_cordoned, True
             yield "the marker", bool(seen.episode) and not seen.handed_over, True
-        case Ending.DISMISSED:
-            yield "the outcome", outcome, "dismissed"
-            yield "writes to the Node", evidence.writes, 0
-            yield "evictions", evidence.evictions, 0
         case Ending.RETIRED:
             yield "the outcome", outcome, "retired"
             yield "the cordon", seen.is_cordoned, True
