@@ -24,6 +24,7 @@ from workflows.episode import Episode
 from workflows.model.detection.fault import SEVERITY, UNKNOWN_KIND, Fault
 from workflows.model.policy import DrainWay
 from workflows.model.remediation.gate import Judgement, Verdict
+from workflows.model.remediation.overrule import was_undone
 from workflows.runtime import Runtime
 from workflows.telling import publish
 
@@ -92,9 +93,15 @@ async def ask_the_kernel(run: Runtime, episode: Episode) -> Judgement | None:
     if answer.health is Health.HEALTHY:
         run.inbox.tell(run.now(), f"the kernel log is clean: {answer.detail}")
         return None
-    found = worst_of(answer.failures)
-    if answer.health is not Health.FAULTY or found is None:
+    hardware = hardware_in(answer.failures)
+    if answer.health is not Health.FAULTY or not hardware:
         return Judgement(Verdict.UNKNOWN, (f"kernel log: {answer.detail}",))
+    boot, undone = answer.boot_id, episode.overrules
+    fresh = [f for f in hardware if not was_undone(Fault(f.fault), devices_of(f), boot, undone)]
+    if not fresh:
+        run.inbox.tell(run.now(), f"a person has seen all of the kernel log's: {answer.detail}")
+        return None
+    found = fresh[0]
     episode.learn(Fault(found.fault), KERNEL_LOG.name)
     run.inbox.fault = episode.fault
     await publish(run, episode, f"{episode.fault}: kernel log: {found}", "take a slot")
@@ -109,7 +116,12 @@ def first_sight(episode: Episode) -> datetime | None:
     return min(moments) - BEFORE_THE_FAULT if moments else None
 
 
-def worst_of(failures: tuple[Failure, ...]) -> Failure | None:
-    """The gravest that names hardware; None = none does, in words of this release."""
+def hardware_in(failures: tuple[Failure, ...]) -> list[Failure]:
+    """Those whose class is hardware's, in words of this release; the gravest first."""
     known = [f for f in failures if f.fault in set(Fault) - UNKNOWN_KIND - {Fault.OPERATOR}]
-    return max(known, key=lambda f: SEVERITY[Fault(f.fault)], default=None)
+    return sorted(known, key=lambda f: -SEVERITY[Fault(f.fault)])
+
+
+def devices_of(failure: Failure) -> tuple[str, ...]:
+    """As a rule's match would name them."""
+    return (failure.device,) if failure.device else ()

@@ -92,8 +92,12 @@ class Episode:
 
         In this run, or in one before it that the machine record remembers.
         """
-        before = self.machine.overruled if self.machine else ()
-        return is_overruled(match, (*self.undone, *before))
+        return is_overruled(match, self.overrules)
+
+    @property
+    def overrules(self) -> tuple[Overrule, ...]:
+        """What people undid on this machine: in this run, and before it."""
+        return (*self.undone, *(self.machine.overruled if self.machine else ()))
 
     def blame(self, match: RuleMatch) -> None:
         """The episode is about this match now."""

@@ -159,9 +159,9 @@ def overrule(run: Runtime, episode: Episode, why: str) -> None:
     match, facts = episode.match, run.inbox.facts
     boot = match.boot_id if match else (facts.boot_id if facts else "")
     episode.detail = why
-    episode.overruled = Overrule(
-        episode.fault.value, match.devices if match else (), boot, run.now()
-    )
+    # What they saw on the node: the report, not what the kernel log has made of it since.
+    fault, devices = (match.fault, match.devices) if match else (episode.fault, ())
+    episode.overruled = Overrule(fault.value, devices, boot, run.now())
     episode.undone.append(episode.overruled)
 
 

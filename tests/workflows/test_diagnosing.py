@@ -1,6 +1,7 @@
 """The diagnosis in the gate and the kernel log as second source: every answer, and what follows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from workflows.contracts.node_tasks import Failure, Health, NodeTaskRequest, Res
 from workflows.memory_runtime import START
 from workflows.model.detection.fault import Fault
 from workflows.model.policy import DrainWay, FaultPolicy, Rung
+from workflows.model.remediation.overrule import Overrule
 
 BAD = Failure(what="pcie", device="GPU 3", words="replays")
 UNREADABLE = TaskAnswer(Result.UNKNOWN, "the task did not start in time")
@@ -230,6 +232,41 @@ def test_a_faulty_diagnosis_of_unknown_health_is_held_and_destroys_nothing() -> 
     assert run.finish().outcome == "retired"
     assert before == [(0, 3)]
     assert "replays" in held(run)[0]
+
+
+SEEN = Overrule("gpu-lost", ("0000:1b:00",), "boot-0", START)
+
+
+@pytest.mark.parametrize(
+    ("overrule", "boots"),
+    [(SEEN, 0), (replace(SEEN, boot_id="boot-9"), 1), (replace(SEEN, devices=("other",)), 1)],
+    ids=["seen", "in-another-boot", "on-another-device"],
+)
+def test_what_a_person_undid_is_not_done_again_for_the_kernels_old_line(
+    overrule: Overrule, boots: int
+) -> None:
+    says = diagnosed(Health.FAULTY, xid(79, "gpu-lost"))
+    world = unknown(kernel_log_says=says, overruled=(overrule,))
+    run = started(world)
+    recovers(run, timedelta(minutes=12))
+    assert run.finish().outcome == "returned"
+    assert world.boots == boots
+
+
+def test_an_uncordon_after_the_kernel_log_undoes_what_the_person_saw_reported() -> None:
+    world = learned()
+    run = started(world)
+
+    def uncordon() -> None:
+        world.unschedulable, world.marker = False, None
+        world.touch()
+
+    world.hooks["drain"] = uncordon
+    retire_at(run, timedelta(days=1))
+    assert run.finish().outcome == "retired"
+    undone = [s.record.overruled for _, s in run.runtime.published if s.record.overruled]
+    assert [one.fault for one in undone] == ["diagnostic-unknown"]
+    assert "reboot" not in run.steps
 
 
 UNCLEAR: dict[str, TaskAnswer] = {

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch
 
 
@@ -29,8 +30,14 @@ def is_overruled(match: RuleMatch, overrules: Iterable[Overrule]) -> bool:
 
     Another device is something new, as for watch (`workers/watch/machine.py`).
     """
-    done = [o for o in overrules if o.boot_id in ("", match.boot_id)]
-    devices = {device for o in done if o.fault == match.fault.value for device in o.devices}
-    if match.devices:
-        return devices.issuperset(match.devices)
-    return any(o.fault == match.fault.value for o in done)
+    return was_undone(match.fault, match.devices, match.boot_id, overrules)
+
+
+def was_undone(
+    fault: Fault, devices: tuple[str, ...], boot_id: str, overrules: Iterable[Overrule]
+) -> bool:
+    """As `is_overruled`, for a fault on these devices, by whatever source."""
+    done = [o for o in overrules if o.boot_id in ("", boot_id) and o.fault == fault.value]
+    if devices:
+        return {device for o in done for device in o.devices}.issuperset(devices)
+    return bool(done)
