@@ -1,5 +1,6 @@
 """The kernel log as a source: told at once, folded, bounded, and not moved by the wall clock."""
 
+import asyncio
 import os
 import threading
 import time
@@ -14,6 +15,8 @@ from activities.devices.bursts import RETELL_S, SILENCE_S
 from activities.devices.kernel_log import KernelLogSource
 from activities.devices.reading import CannotTell, Reading
 from tests.activities.devices.test_kernel_lines import CASES, make_readings, told
+from tests.lab.devices.conftest import BOARDS, Machine
+from workers.lab.devices.driver_log import Xid
 from workflows.model.detection.fault import Fault
 
 UUID = "GPU-5f0e1d2c-aaaa-bbbb-cccc-0123456789ab"
@@ -122,6 +125,38 @@ def test_no_item_is_longer_than_the_agent_reads(log: _Log) -> None:
         found += item
     writing.join()
     assert len({reading.key for reading in found}) == 200
+
+
+def test_a_driven_kernel_log_tells_a_lost_gpu_and_what_was_said_before(machine: Machine) -> None:
+    machine.devices.xid(1, Xid(13, "Graphics Exception: ESR 0x54cfb0=0x11f000e", 77))
+    stream = KernelLogSource(machine.devices.kmsg.path, machine.devices.root).stream()
+    (before,) = next(stream)
+    assert (before.device, before.code) == (BOARDS[1].uuid, "xid-13")
+    machine.devices.xid(0, Xid(79, "GPU has fallen off the bus."))
+    (lost,) = next(stream)
+    assert (lost.device, lost.code, lost.fault) == (BOARDS[0].uuid, "xid-79", Fault.GPU_LOST)
+    stream.close()  # type: ignore[attr-defined]
+
+
+def test_a_driven_flood_of_100000_lines_does_not_drown_the_xid_behind_it(machine: Machine) -> None:
+    kmsg = machine.devices.kmsg
+    stream = KernelLogSource(kmsg.path, machine.devices.root).stream()
+    next(stream)
+
+    def flood() -> None:
+        asyncio.run(kmsg.burst("usb 1-1: new high-speed USB device", 100_000))
+        machine.devices.xid(0, Xid(79, "GPU has fallen off the bus."))
+
+    writing = threading.Thread(target=flood)
+    writing.start()
+    codes: set[str] = set()
+    until = time.monotonic() + 60
+    while "xid-79" not in codes and time.monotonic() < until:
+        codes.update(reading.code for reading in next(stream))
+    writing.join()
+    stream.close()  # type: ignore[attr-defined]
+    assert "xid-79" in codes
+    assert codes <= {"xid-79", "kernel-log-overrun"}
 
 
 def test_d4_800000_lines_of_29_faults_are_29_readings_with_their_counts() -> None:

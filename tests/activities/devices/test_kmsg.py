@@ -145,6 +145,26 @@ def test_d13_a_log_that_closes_is_opened_again_and_nothing_is_lost(fifo: _Fifo) 
         assert wait_until(lambda: fifo.texts(0.1), 5, "the line is read") == [f"line {n}"]
 
 
+def test_what_is_written_while_it_is_opened_again_is_kept(
+    fifo: _Fifo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fifo.log.open()
+    fifo.write(b"4,1,1,-;before\n")
+    fifo.hang_up()
+    assert fifo.texts() == ["before"]
+    real = os.open
+
+    def open_after_a_line(*arguments: object) -> int:
+        monkeypatch.setattr("activities.devices.kmsg.os.open", real)
+        fifo.write(b"4,2,2,-;meanwhile\n")
+        fifo.hang_up()
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("activities.devices.kmsg.os.open", open_after_a_line)
+    fifo.texts()
+    assert fifo.texts() == ["meanwhile"]
+
+
 def test_a_writer_that_died_in_a_line_leaves_what_it_wrote(fifo: _Fifo) -> None:
     fifo.log.open()
     fifo.write(f"4,1,1,-;{XID_79}".encode())

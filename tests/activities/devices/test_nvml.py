@@ -220,6 +220,71 @@ def test_d43_a_crash_in_the_library_is_the_childs_alone(nvml: Poller, machine: M
     assert nvml.process.wait(20) == -signal.SIGSEGV
 
 
+_DOUBT = """
+import pynvml
+inits, real = [], (pynvml.nvmlInit, pynvml.nvmlDeviceGetTotalEccErrors)
+def init():
+    inits.append(1)
+    real[0]()
+def ecc(*arguments):
+    code = root / "code"
+    if code.exists():
+        (root / "inits").write_text(str(len(inits)))
+        raise pynvml.NVMLError(int(code.read_text()))
+    return real[1](*arguments)
+pynvml.nvmlInit, pynvml.nvmlDeviceGetTotalEccErrors = init, ecc
+"""
+"""The real pynvml, with one function that fails with the number in a file."""
+
+
+def test_an_unknown_error_is_a_fault_only_when_a_fresh_session_meets_it_too(
+    pollers: Pollers, machine: Machine
+) -> None:
+    nvml, root = pollers.start(_DOUBT + SETUP), machine.devices.root
+    assert nvml.poll() == []
+    (root / "code").write_text("999")
+    assert {(t.code, t.fault, t.status) for t in nvml.poll()} == {
+        ("nvml-no-answer", "diagnostic-unknown", "Unknown")
+    }
+    assert {(t.code, t.fault, t.status) for t in nvml.poll()} == {
+        ("nvml-no-answer", "gpu-driver", "False")
+    }
+    assert int((root / "inits").read_text()) == 2
+    (root / "code").unlink()
+    assert nvml.poll() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "fault"),
+    [
+        (16, "nvml-reset-required", "gpu-driver"),
+        (11, "nvml-irq-or-power", "gpu-driver"),
+        (14, "nvml-inforom-corrupt", "diagnostic-unknown"),
+    ],
+)
+def test_an_error_of_a_gpu_is_what_its_number_says(
+    pollers: Pollers, machine: Machine, number: int, code: str, fault: str
+) -> None:
+    nvml = pollers.start(_DOUBT + SETUP)
+    (machine.devices.root / "code").write_text(str(number))
+    assert {(told.code, told.fault) for told in nvml.poll()} == {(code, fault)}
+
+
+@pytest.mark.parametrize("number", [3, 13, 21, 25])
+def test_a_feature_that_is_absent_is_no_fault(
+    pollers: Pollers, machine: Machine, number: int
+) -> None:
+    nvml = pollers.start(_DOUBT + SETUP)
+    (machine.devices.root / "code").write_text(str(number))
+    assert nvml.poll() == []
+
+
+def test_an_agent_that_may_not_ask_cannot_tell(pollers: Pollers, machine: Machine) -> None:
+    nvml = pollers.start(_DOUBT + SETUP)
+    (machine.devices.root / "code").write_text("4")
+    assert "may not ask" in nvml.refusal()
+
+
 def test_a_hang_in_the_library_is_the_childs_alone(nvml: Poller, machine: Machine) -> None:
     machine.devices.change_gpu(0, behaviour=Behaviour.HANG)
     nvml.ask()
