@@ -86,6 +86,10 @@ def test_a_change_by_another_process_is_not_undone(machine: Machine) -> None:
     assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 217
     machine.devices.change_dcgm(is_busy=False)
     assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 0
+    other.change_dcgm(is_busy=True)
+    # Back to what this process wrote last itself: it must be written all the same.
+    machine.devices.change_dcgm(is_busy=False)
+    assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 0
 
 
 def test_devices_are_installed_anew_for_another_machine(machine: Machine) -> None:
