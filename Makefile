@@ -7,9 +7,9 @@ SHELL := /bin/bash
 # Arguments for the program behind a task: make demo ARGS="--once", make test ARGS="-k rights -n 0".
 ARGS ?=
 # Tests run in this many processes, each with a lab of its own; the tests of one file stay together. -n 0 = in one process.
-SIDE_BY_SIDE := -n 2 --dist loadfile
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 # The long ones mostly wait.
-LONG_SIDE_BY_SIDE := -n 3 --dist loadfile
+LONG_SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # The interpreter that makes .venv: the newest found that is new enough, or the one given.
 ifndef PYTHON
 PYTHON := $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
