@@ -5,8 +5,10 @@ Owns `agent_pss_mib` and `agent_cpu_percent` of one agent with all its children 
 The programs that an agent asks are the lab's stand-ins, so DCGM's own cost is not in it.
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -38,7 +40,7 @@ def measure(lab: LabAddress) -> list[Figure]:
         after = [_cpu_s(_family(agent)) for agent in agents]
         fleet = _cpu_s([simulator]) - fleet_before
         each = [100 * (new - old) / REST_S for new, old in zip(after, before, strict=True)]
-        memory = [_pss_mib(_family(agent)) for agent in agents]
+        memory = [_alone_mib(_family(agent)) for agent in agents]
     cluster.kube.close()
     return [
         figure_of("agent_pss_mib", "MiB", memory),
@@ -92,5 +94,34 @@ def _cpu_s(processes: Iterable[psutil.Process]) -> float:
     return total
 
 
-def _pss_mib(processes: Iterable[psutil.Process]) -> float:
-    return sum(process.memory_full_info().pss for process in processes) / 2**20
+def _alone_mib(processes: Iterable[psutil.Process]) -> float:
+    """PSS of these processes as if nothing else ran on the machine.
+
+    The kernel's own PSS shares the pages of Python's files among everything here that is Python:
+    file pages are counted whole and once, anonymous ones as the kernel shares them (by fork, so
+    within the family only).
+    """
+    anonymous_kib = 0
+    files_kib: dict[tuple[str, str], int] = {}
+    for process in processes:
+        place = Path(f"/proc/{process.pid}")
+        rollup = _fields((place / "smaps_rollup").read_text())
+        anonymous_kib += rollup["Pss_Anon"]
+        for mapping in _MAPPING.split((place / "smaps").read_text())[1:]:
+            head, _, rest = mapping.partition("\n")
+            words = head.split()
+            offset, inode = words[2], words[4]
+            fields = _fields(rest)
+            key = (inode, offset)
+            if inode != "0":
+                file_kib = fields["Rss"] - fields["Anonymous"]
+                files_kib[key] = max(files_kib.get(key, 0), file_kib)
+    return (anonymous_kib + sum(files_kib.values())) / 1024
+
+
+def _fields(text: str) -> dict[str, int]:
+    rows = (line.split() for line in text.splitlines())
+    return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) == 3 and row[2] == "kB"}
+
+
+_MAPPING = re.compile(r"^(?=[0-9a-f]+-[0-9a-f]+ )", re.MULTILINE)

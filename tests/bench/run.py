@@ -35,7 +35,7 @@ MEASUREMENTS: Sequence[Measurement] = (
 TARGETS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "agent_pss_mib": (64, 64),
-        "agent_cpu_percent": (50, 50),
+        "agent_cpu_percent": (0.5, 0.5),
         "twelve_nodes_cpu_percent": (40, 40),
         "condition_to_unschedulable_ms": (10, 60),
         "line_to_unschedulable_ms": (15, 100),
