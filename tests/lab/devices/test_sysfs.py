@@ -86,8 +86,9 @@ def test_a_change_by_another_process_is_not_undone(machine: Machine) -> None:
     assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 217
     machine.devices.change_dcgm(is_busy=False)
     assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 0
+    # Back to what each has written last itself: it must be written all the same.
     other.change_dcgm(is_busy=True)
-    # Back to what this process wrote last itself: it must be written all the same.
+    assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 217
     machine.devices.change_dcgm(is_busy=False)
     assert machine.dcgmi("diag", "-r", "1", "-j").returncode == 0
 
