@@ -5,13 +5,14 @@ Owns the loop between the log device (`kmsg.py`) and what its lines are worth
 is collected first. Answers for GPUs and interconnect while the log can be read.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from activities.devices.gpu_list import read_gpus
+from activities.devices.gpu_list import GpuList, read_gpus
 from activities.devices.kernel_lines import is_of_interest
 from activities.devices.kernel_readings import KernelReadings
 from activities.devices.kmsg import KernelLog, Lost, Record
@@ -21,6 +22,8 @@ ALIVE_S: Final = 5.0
 """Longest time between two items of the stream: a third of the deadline, so one may be late."""
 COUNT_S: Final = 1.0
 """How often the counts of open bursts are looked at."""
+LIST_S: Final = 2.0
+"""How long the driver's files are waited for: it may hang on them, which is when lines matter."""
 MAX_ITEM: Final = 64
 """Readings of one item; more follow in the next."""
 
@@ -57,7 +60,7 @@ class KernelLogSource:
 
     def _items(self, log: KernelLog) -> Iterator[tuple[Reading, ...]]:
         log.open()  # first of all: what is written from here on waits for us
-        readings = KernelReadings(lambda: read_gpus(self._host_root))
+        readings = KernelReadings(self._listed)
         readings.look(time.monotonic())
         told_at: float | None = None
         while True:

@@ -22,6 +22,11 @@ KMSG_VARIABLE: Final = "FLEETMEND_KMSG"
 EXPECTED_GPUS_VARIABLE: Final = "FLEETMEND_EXPECTED_GPUS"
 EXPECTED_RDMA_VARIABLE: Final = "FLEETMEND_EXPECTED_RDMA"
 """Counts of a healthy node; empty = nobody says."""
+DCGM_PERIOD_VARIABLE: Final = "FLEETMEND_DCGM_PERIOD_S"
+"""Whole seconds from one health check to the next; empty = the source's own."""
+SHORTEST_PERIOD_S: Final = 5
+LONGEST_PERIOD_S: Final = 600
+"""Ours: past ten minutes a hung DCGM would stay unseen for longer than the agent's refreshes."""
 MAX_EXPECTED: Final = 1024
 
 
@@ -58,7 +63,9 @@ def _nvml(host_root: Path, environment: Mapping[str, str]) -> Source:
 
 
 def _dcgm(_: Path, environment: Mapping[str, str]) -> Source:
-    return DcgmSource(environment)
+    source = DcgmSource(environment)
+    source.period_s = _period(environment, DCGM_PERIOD_VARIABLE, source.period_s)
+    return source
 
 
 def _network(host_root: Path, environment: Mapping[str, str]) -> Source:
@@ -69,6 +76,19 @@ SOURCES: Final[Mapping[str, Callable[[Path, Mapping[str, str]], Source]]] = Mapp
     {"kernel-log": _kernel_log, "nvml": _nvml, "dcgm": _dcgm, "network": _network}
 )
 """Every source by its name."""
+
+
+def _period(environment: Mapping[str, str], variable: str, default_s: float) -> float:
+    text = environment.get(variable, "").strip()
+    if not text:
+        return default_s
+    is_number = text.isascii() and text.isdigit() and len(text) <= 4
+    if not is_number or not SHORTEST_PERIOD_S <= int(text) <= LONGEST_PERIOD_S:
+        raise SourcesError(
+            f"{variable}: {text[:40]!r} is no period; use {SHORTEST_PERIOD_S} to "
+            f"{LONGEST_PERIOD_S} seconds, or leave it empty"
+        )
+    return float(text)
 
 
 def _count(environment: Mapping[str, str], variable: str) -> int | None:

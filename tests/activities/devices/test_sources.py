@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from activities.devices.dcgm import DcgmSource
 from activities.devices.sources import SOURCES, SourcesError, sources
 
 HEAVY = (
@@ -31,6 +32,14 @@ def test_the_environment_chooses() -> None:
     assert [source.name for source in made] == ["kernel-log", "network"]
 
 
+def test_the_environment_sets_the_period_of_dcgm() -> None:
+    (source,) = sources(
+        Path("/host"), {"FLEETMEND_SOURCES": "dcgm", "FLEETMEND_DCGM_PERIOD_S": "10"}
+    )
+    assert isinstance(source, DcgmSource)
+    assert source.period_s == 10
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
@@ -39,6 +48,9 @@ def test_the_environment_chooses() -> None:
         ("FLEETMEND_EXPECTED_GPUS", "-1", "use 0 to 1024"),
         ("FLEETMEND_EXPECTED_RDMA", "99999", "use 0 to 1024"),
         ("FLEETMEND_EXPECTED_RDMA", "٤", "use 0 to 1024"),
+        ("FLEETMEND_DCGM_PERIOD_S", "often", "use 5 to 600 seconds"),
+        ("FLEETMEND_DCGM_PERIOD_S", "1", "use 5 to 600 seconds"),
+        ("FLEETMEND_DCGM_PERIOD_S", "3600", "use 5 to 600 seconds"),
     ],
 )
 def test_a_wrong_variable_is_named_with_what_it_takes(

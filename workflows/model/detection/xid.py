@@ -184,8 +184,10 @@ def _by_parent(body: str, solo: Verdict) -> Verdict:
     return Verdict(verdict.fault, verdict.condition, "likely", "fatal")
 
 
-_IGNORED_BITS = {0: (1 << 0) | (1 << 23) | (1 << 30)}
-_ECHO_BITS = {0: (1 << 1) | (1 << 20), 3: (1 << 16) | (1 << 17)}
+_IGNORED_BITS: Mapping[int, int] = MappingProxyType({0: (1 << 0) | (1 << 23) | (1 << 30)})
+_ECHO_BITS: Mapping[int, int] = MappingProxyType(
+    {0: (1 << 1) | (1 << 20), 3: (1 << 16) | (1 << 17)}
+)
 """Register bits of an Xid 74 by word, first = 0 (A100/H100; NVIDIA GPU debug guidelines): what may
 be ignored, and what only says that the other end of the link failed."""
 
