@@ -78,6 +78,16 @@ class KernelLogSource:
                 for begin in range(MAX_ITEM, len(found), MAX_ITEM):
                     yield tuple(found[begin : begin + MAX_ITEM])
 
+    def _listed(self) -> GpuList:
+        """The host's GPUs; none if the driver keeps its files back: lines are told all the same."""
+        found: list[GpuList] = []
+        reading = threading.Thread(
+            target=lambda: found.append(read_gpus(self._host_root)), daemon=True
+        )
+        reading.start()
+        reading.join(LIST_S)
+        return found[0] if found else GpuList()
+
     def _read(self, log: KernelLog, readings: KernelReadings, wait_s: float) -> Iterator[Reading]:
         is_fresh = log.has_caught_up
         for item in log.read(wait_s):

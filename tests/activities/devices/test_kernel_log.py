@@ -76,6 +76,22 @@ def test_the_first_line_of_a_fault_is_told_at_once(log: _Log) -> None:
     assert sorted(waits)[10] < 0.05, "no line is held back to be collected with others"
 
 
+def test_a_driver_that_hangs_on_its_files_keeps_no_line_back(
+    log: _Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_log, "LIST_S", 0.2)
+    information = log.root / "proc/driver/nvidia/gpus/0000:9b:00.0/information"
+    information.unlink()
+    os.mkfifo(information)  # whoever opens it waits
+    stream = log.source.stream()
+    assert next(stream) == ()
+    log.write(XID_79)
+    (reading,) = next(stream)
+    assert (reading.device, reading.code) == ("0000:9b:00", "xid-79")
+    stream.close()  # type: ignore[attr-defined]
+    os.close(os.open(information, os.O_RDWR | os.O_NONBLOCK))
+
+
 def test_a_reading_has_the_time_of_its_line(log: _Log) -> None:
     log.write(XID_79)
     (reading,) = next(log.stream)
