@@ -20,7 +20,7 @@ _XID = re.compile(
     r"(?P<code>\d{1,4})(?![\d])(?P<rest>.*)",
     re.DOTALL,
 )
-_XID_CUT = re.compile(rf"(?<!S)Xid (?:{_AT})?")
+_XID_CUT = re.compile(rf"NVRM: Xid (?:{_AT})?")
 _PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?(?:, name=(?P<name>.*?))?(?:, |$)")
 _SXID = re.compile(rf"SXid {_AT}\): (?P<code>\d{{1,6}}), (?P<body>.*)", re.DOTALL)
 _UUID = re.compile(

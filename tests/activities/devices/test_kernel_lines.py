@@ -257,6 +257,7 @@ CASES: dict[str, tuple[str, str | None, str]] = {
     "unknown code": (f"{AT_38}: 899, something new", "0000:38:00/xid-899", UNKNOWN),
     "bare code": (f"{AT_38}: 46", "0000:38:00/xid-46", DRIVER),
     "cut in the address": ("NVRM: Xid (PCI:0000:9b", "host/xid-unreadable", UNKNOWN),
+    "no line of the driver": ("systemd: the Xid monitor was started", None, ""),
     "wide domain": (
         "NVRM: Xid (PCI:10000:9B:00.0): 79, GPU has fallen off the bus.",
         "10000:9b:00/xid-79",
