@@ -35,10 +35,11 @@ def test_an_empty_file_is_the_built_in_policy(tmp_path: Path) -> None:
     assert read_policy_file(empty) == Policy()
 
 
-def test_the_demo_waits_longer_than_its_passing_fault_lasts() -> None:
+def test_the_demo_believes_a_hung_diagnostic_while_it_hangs() -> None:
+    """It hangs for 60 s, of which DCGM's period and deadline take up to 30."""
     policy = read_policy_file(POLICIES / "demo.yaml")
     debounce = next(rule.debounce_s for rule in policy.rules if rule.name == "gpu-unknown")
-    assert debounce > 8
+    assert debounce < 20
     assert {pool.name for pool in policy.pools} == {"training", "inference"}
 
 
