@@ -1,7 +1,7 @@
 """One child process that runs one source, and the pipes to it.
 
-Owns the fork, the child's own loop, its end (SIGKILL to its process group, then reaping), and the
-lines it writes. Judges nothing: what a silence or an end means is `supervision.py`'s. A child is
+Owns the fork, the child's own loop, its end (SIGKILL to its process group, then to what is left of
+its session, then reaping), and the lines it writes. Judges nothing: what a silence or an end means is `supervision.py`'s. A child is
 forked from the agent itself, so that its memory is shared until it imports a library of its own.
 """
 
@@ -28,6 +28,7 @@ Kill = Callable[[int, int], None]
 EXIT_ERROR: Final = 70
 READ_BYTES: Final = 64 * 1024
 ASK: Final = b"?"
+ADOPTED_S: Final = 1.0
 _ASK_FD, _ANSWER_FD = 3, 4
 _MAX_FD: Final = 65_536
 _PR_SET_PDEATHSIG: Final = 1
@@ -60,7 +61,14 @@ class Child:
         self._pending = bytearray()
         self._is_deaf = False
         self._loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(pid)
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(ask)
+            os.close(answer)
+            raise
         self._loop.add_reader(answer, self._read)
         self._loop.add_reader(self._pidfd, self._reap)
 
@@ -128,6 +136,8 @@ class Child:
             self._ears.garbage(f"a line longer than {MAX_LINE_BYTES} bytes")
 
     def _reap(self) -> None:
+        # While it is not reaped nobody else can have its number, as a session's either.
+        left = end_session(self.pid)
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0:
             return
@@ -136,9 +146,36 @@ class Child:
         self._loop.remove_reader(self._answer)
         for end in (self._pidfd, self._ask, self._answer):
             os.close(end)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # programs that it had started
+        # In a container the agent is the first process, so it inherits them.
+        self._loop.call_later(ADOPTED_S, reap_adopted, left)
         self._ears.ended(describe_end(status))
+
+
+def end_session(session: int) -> list[int]:
+    """SIGKILL to the programs that a child had started, in whatever group; who they are."""
+    left = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - a Path for each process costs more
+        if name.isdigit() and int(name) != session and _session_of(name) == session:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(name), signal.SIGKILL)
+            left.append(int(name))
+    return left
+
+
+def reap_adopted(pids: list[int]) -> None:
+    """Take leave of those of them that have become the agent's own children."""
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _session_of(process: str) -> int:
+    """-1 = it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123 - as above
+            return int(file.read(4096).rpartition(b")")[2].split()[3])
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
 def describe_end(status: int) -> str:

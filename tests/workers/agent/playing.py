@@ -8,6 +8,7 @@ holds seconds). Everything else is the agent's own code in a process of its own.
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -67,6 +68,10 @@ def _reading(row: dict[str, Any]) -> Reading:
 def _misbehave(deed: str) -> None:
     """One deed of a bad child; returns for those that leave it alive."""
     if deed == "hang":
+        time.sleep(3600)
+    elif deed == "program":
+        # As the source of DCGM does it: in a process group of its own.
+        subprocess.Popen(["sleep", "3600"], process_group=0)
         time.sleep(3600)
     elif deed == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -4,12 +4,14 @@ import json
 import os
 import signal
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from tests.harness.waiting import stays_true, wait_until
 from tests.workers.agent.playing import DEADLINE_S
 from tests.workers.agent.stage import ALL, LIMIT_S, Stage, reading
+from tests.workers.agent.test_small import family
 from workflows.model.detection.fault import Fault
 
 # A deadline, and what a loaded machine may add to it.
@@ -214,6 +216,20 @@ def test_a_child_that_cannot_be_killed_is_told_and_not_doubled(stage: Stage) -> 
     assert "unkillable-child" not in stage.codes()
 
 
+@pytest.mark.parametrize("by", ["deadline", "SIGTERM", "crash"])
+def test_a_program_that_a_child_had_started_goes_with_it(stage: Stage, by: str) -> None:
+    agent = stage.start_healthy()
+    stage.polled(do="program")
+    wait_until(lambda: len(family(agent.pid)) == 4, LIMIT_S, "the program runs")
+    program = next(pid for pid in family(agent.pid) if _name(pid) == "sleep")
+    if by == "SIGTERM":
+        agent.end()
+    elif by == "crash":
+        child = int(Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(child, signal.SIGSEGV)
+    wait_until(lambda: not _is_alive(program), SOON_S, "the program is gone")
+
+
 def test_sigterm_ends_agent_and_children(stage: Stage) -> None:
     agent = stage.start_healthy()
     children = _children(agent.pid)
@@ -278,6 +294,13 @@ def _rows(event: object, kind: str) -> list[dict[str, str]]:
 def _children(pid: int) -> set[int]:
     with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123 - procfs
         return {int(word) for word in file.read().split()}
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _is_alive(pid: int) -> bool:
