@@ -1,5 +1,9 @@
 """A diagnostic that gives no answer (D33): the kernel log is asked, and nothing passes unproven."""
 
+from typing import Any
+
+import pytest
+
 from tests.harness.audit import AuditLog
 from tests.harness.fleet import Fleet
 from tests.harness.nodes import TestNodes
@@ -13,17 +17,23 @@ def _quarantined_as_unknown(fleet: Fleet, nodes: TestNodes, node: str, ref: Node
     fleet.episodes.until_phase(ref, "quarantined")
 
 
-def _validation(fleet: Fleet, node: str) -> dict[str, object]:
+def _status(fleet: Fleet, node: str) -> dict[str, Any]:
     machine = fleet.cluster.machine_of(node)
     assert machine is not None
-    found: dict[str, object] = machine["status"]["lastValidation"]
+    found: dict[str, Any] = machine["status"]
+    return found
+
+
+def _validation(fleet: Fleet, node: str) -> dict[str, Any]:
+    found: dict[str, Any] = _status(fleet, node)["lastValidation"]
     return found
 
 
 def _held_reason(fleet: Fleet, node: str) -> str:
-    machine = fleet.cluster.machine_of(node)
-    assert machine is not None
-    return str(machine["status"]["heldReason"])
+    """Written a moment after the workflow says that it is held."""
+    return wait_until(
+        lambda: str(_status(fleet, node).get("heldReason", "")), 20, "the record says why"
+    )
 
 
 def test_d33_a_hang_that_ends_is_followed_by_a_passed_diagnosis_and_the_nodes_return(
@@ -107,3 +117,27 @@ def test_an_unreadable_kernel_log_is_held(
     assert witness.node_tasks(node, "diagnose") == []
     fleet.episodes.tell(ref, Command.RETIRE)
     assert fleet.episodes.closing(ref).outcome == "retired"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("spec", [{"agent": "real"}], ids=["real-agent"])
+def test_d33_seen_by_the_real_agent_is_held_until_dcgm_answers_and_a_person_resumes(
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
+) -> None:
+    """The agent asks DCGM once a minute, longer than this policy waits for a recovery."""
+    nodes.inject(node, "dcgm-hang")
+    fleet.episodes.until_held(ref, 150)
+    assert "no answer" in _held_reason(fleet, node)
+    assert len(witness.node_tasks(node, "kernel-log")) == 1
+    nodes.clear(node, "dcgm-hang")
+    wait_until(
+        lambda: fleet.cluster.node(node).conditions["GPUHealthy"].status == "True",
+        120,
+        "the agent hears DCGM again",
+    )
+    fleet.episodes.tell(ref, Command.RESUME)
+    closing = fleet.episodes.closing(ref)
+    assert closing.outcome == "returned", fleet.episodes.shown(ref)
+    assert witness.reboots(node) == []
+    assert _validation(fleet, node)["result"] == "passed"
