@@ -6,8 +6,11 @@ import time
 
 import pytest
 
+from tests.harness.proxy import FaultProxy
+from tests.harness.proxy_faults import Hang
 from tests.harness.waiting import wait_until
 from tests.workers.agent.stage import ALL, LIMIT_S, Stage
+from workers.lab.kubelet.client import FleetError
 
 XID_79 = "NVRM: Xid (PCI:{pci0}): 79, GPU has fallen off the bus."
 START_S = 60.0
@@ -94,6 +97,29 @@ def test_an_xid_is_told_once_whatever_reads_the_log_again(stage: Stage) -> None:
     assert {r["status"] for rows in later for r in rows if r["type"] == "GPUHealthy"} == {"False"}
 
 
+@pytest.mark.parametrize("is_written", [False, True], ids=["not written", "written"])
+def test_an_agent_killed_between_line_and_answer_loses_and_repeats_nothing(
+    stage: Stage, proxy: FaultProxy, *, is_written: bool
+) -> None:
+    start_all(stage)
+    stage.until(dict.fromkeys(ALL, "True"), START_S)
+    rule = proxy.add(Hang(forwarded=is_written), method="PATCH", path="/status")
+    stage.nodes.inject(stage.node, "kernel-line", text=XID_79)
+    assert rule.wait_fired(LIMIT_S)
+    if is_written:
+        stage.until_reason("GPUHealthy", "GpuLost")
+    before = [(f.id, f.at) for f in stage.findings()]
+    assert len(before) == is_written
+    stage.agents[-1].kill()
+    start_all(stage)
+    reports = len(stage.reports())
+    wait_until(lambda: len(stage.reports()) > reports, START_S, "the new agent reports")
+    stage.until_reason("GPUHealthy", "GpuLost", START_S)
+    after = [(f.id, f.at) for f in stage.findings() if f.code == "xid-79"]
+    assert len(after) == 1
+    assert after == before or not is_written
+
+
 def test_a_library_that_dies_reading_a_lost_gpu_ends_nothing(stage: Stage) -> None:
     """NVML kills whoever reads this GPU (D43): the kernel's line still arrives."""
     start_all(stage)
@@ -115,3 +141,5 @@ def test_a_daemon_set_runs_the_real_agent_and_a_boot_heals(stage: Stage) -> None
     stage.until(dict.fromkeys(ALL, "True"), 2 * START_S)
     assert stage.annotation()["boot"] == stage.nodes.view(node).boot_id
     assert stage.nodes.view(node).is_agent_running
+    with pytest.raises(FleetError, match="runs the real agent"):
+        stage.nodes.inject(node, "gpu-lost")

@@ -1,7 +1,6 @@
 """The way to the API server broken: nothing is lost, and the truth of the moment is what arrives."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +11,9 @@ from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import Answer, Drop, Fault, Hang, Rewrite
 from tests.harness.waiting import stays_true, wait_until
 from tests.workers.agent.stage import ALL, LIMIT_S, Stage, reading
-from workers.lab.address import LabAccount, LabAddress
+from workers.lab.address import LabAddress
 
 STATUS = r"/status\b"
-
-
-@pytest.fixture
-def proxy(lab: LabAddress, stage: Stage, tmp_path: Path) -> Iterator[FaultProxy]:
-    """The agent's API server is this proxy."""
-    folder = tmp_path / "proxy"
-    folder.mkdir()
-    with FaultProxy(lab.kubeconfig(LabAccount.ADMIN), folder) as own:
-        host, port = own.url.removeprefix("https://").split(":")
-        stage.environment |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-        account = Path(stage.environment["FLEETMEND_SERVICEACCOUNT"])
-        (account / "ca.crt").write_bytes(own.ca_pem)
-        yield own
 
 
 @pytest.mark.parametrize(
