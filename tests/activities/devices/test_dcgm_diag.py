@@ -4,8 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activities.devices.dcgm_diag import judge_diag
+from tests.model.views import ANY_JSON, mutated
 from workflows.contracts.node_tasks import Diagnosis, Health
 
 LEVEL_2 = ("software", "memory", "pcie")
@@ -289,3 +292,14 @@ def test_failures_are_bounded_worst_first_and_escaped() -> None:
         one["warnings"] = [warning(2, 10)]
     verdict = judged(body, 205, gpus=64)
     assert (len(verdict.failures), verdict.more) == (16, 48)
+
+
+@given(st.sampled_from([dcgm4(), dcgm33(), dcgm2()]).flatmap(mutated) | ANY_JSON)
+def test_any_document_gives_a_verdict_that_can_be_shown(body: Any) -> None:
+    verdict = judged(body)
+    assert verdict.detail.isprintable()
+    assert all(str(one).isprintable() for one in verdict.failures)
+    if verdict.health is Health.HEALTHY:
+        text = json.dumps(body)
+        assert text.count('"Pass"') >= 3
+        assert '"Fail"' not in text
