@@ -147,6 +147,15 @@ def test_a_recreated_node_of_the_same_name_is_not_written(stage: Stage, proxy: F
     stays_true(lambda: stage.conditions() == {}, 1.0, "nothing is written on the other Node")
 
 
+def test_a_node_that_carries_much_is_read_and_written(stage: Stage) -> None:
+    stage.cluster.patch_node(
+        stage.node, {"metadata": {"annotations": {"example.com/much": "x" * 200_000}}}
+    )
+    stage.start_healthy()
+    stage.polled(reading())
+    stage.until_reason("GPUHealthy", "GpuLost")
+
+
 def test_unreadable_findings_of_a_forerunner_are_replaced(stage: Stage) -> None:
     stage.cluster.kube.patch(
         paths.node_status(stage.node),
