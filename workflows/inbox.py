@@ -83,6 +83,8 @@ class Inbox:
         if report.marked_at and f"marked/{report.episode}" not in self._seen:
             self.expect(report.episode, report.marked_at)
         self.report = report
+        if report.facts is not None:
+            self.take_facts(report.facts)
         for match in report.matches:
             if self._is_new(match.id):
                 self.fresh.append(match)

@@ -9,7 +9,7 @@ same cache warm. Nothing here waits for Temporal: reports go into the outbox. Ta
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -25,7 +25,7 @@ from workers.watch.notices import Notice, Notices
 from workers.watch.outbox import Outbox
 from workers.watch.pace import Haste
 from workers.watch.reflex import Attempt, Reflex, Result
-from workflows.contracts.messages import Report
+from workflows.contracts.messages import NodeFacts, Report
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
@@ -208,8 +208,9 @@ class Lookout:
             return
         tracked.again_at = verdict.again_at
         is_known = tracked.has_run or (verdict.marker is not None and not _is_done(attempt))
-        self._report(tracked, verdict, now)
-        self._tell_change(tracked, now, is_news=is_known)
+        report = self._report(tracked, verdict, now)
+        change = self._change(tracked, now, is_news=is_known)
+        self._offer(tracked, report, change)
         if attempt is not None:
             self._account(tracked, *attempt)
         self._announce(tracked, verdict)
@@ -268,13 +269,14 @@ class Lookout:
             undone = [match for match in matches if is_overruled(match, tracked.overruled)]
             tracked.reported = frozenset(match.id for match in undone) or None
 
-    def _report(self, tracked: Tracked, verdict: Verdict, now: datetime) -> None:
+    def _report(self, tracked: Tracked, verdict: Verdict, now: datetime) -> Report | None:
+        """What is to be reported; None = nothing that was not reported before."""
         ids = frozenset(match.id for match in verdict.matches)
         self._forget_what_passed(tracked, verdict, ids)
         if not verdict.has_episode or not (ids or verdict.marker):
             # What is reported next is another episode: an id is not used for two.
             tracked.reported, tracked.episode = None, ""
-            return
+            return None
         # A mark of the reflex that this run has not heard of: its request had no clear answer.
         marker = verdict.marker
         is_new_mark = (
@@ -282,10 +284,13 @@ class Lookout:
         )
         if tracked.reported is not None and ids <= tracked.reported and not is_new_mark:
             tracked.reported = ids
-            return
+            return None
         if not tracked.episode or marker is not None:
             tracked.episode = marker.episode if marker is not None else secrets.token_hex(8)
-        report = Report(
+        # Before it is offered: the outbox may ask at once whether it is still true.
+        tracked.reported = ids
+        tracked.has_run = True
+        return Report(
             node=tracked.ref,
             episode=tracked.episode,
             pool=verdict.pool or tracked.pool,
@@ -295,12 +300,6 @@ class Lookout:
             # The run then knows that a quarantine it doesn't find was taken off by somebody.
             marked_at=tracked.view.resource_version if _is_quarantined(tracked) else "",
         )
-        # Before it is offered: the outbox may ask at once whether it is still true.
-        tracked.reported = ids
-        tracked.has_run = True
-        if not self._hands.outbox.offer_report(report):
-            tracked.reported = None
-            tracked.retry = True
 
     def _forget_what_passed(self, tracked: Tracked, verdict: Verdict, ids: frozenset[str]) -> None:
         tracked.retry = False
@@ -312,18 +311,33 @@ class Lookout:
         if verdict.marker is not None and verdict.marker.handed_over:
             tracked.has_run = False
 
-    def _tell_change(self, tracked: Tracked, now: datetime, *, is_news: bool) -> None:
-        """Tell the open run what it may wait for; one that was just started reads it by itself."""
+    def _change(
+        self, tracked: Tracked, now: datetime, *, is_news: bool
+    ) -> tuple[NodeFacts, Haste] | None:
+        """What the open run may wait for, if it changed; one that just starts reads it by itself."""
         marker = readable_marker(tracked.view)
         is_ours = marker is not None and not marker.handed_over
         if not (is_ours or tracked.has_run):
             tracked.told = None
-            return
+            return None
         key = key_of(tracked.view, marker, self._rules.told)
-        if key != tracked.told and is_news:
-            haste = haste_of(key, tracked.told)
-            self._hands.outbox.offer_facts(tracked.ref, facts_of(tracked.view, key, now), haste)
-        tracked.told = key
+        told, tracked.told = tracked.told, key
+        if key == told or not is_news:
+            return None
+        return facts_of(tracked.view, key, now), haste_of(key, told)
+
+    def _offer(
+        self, tracked: Tracked, report: Report | None, change: tuple[NodeFacts, Haste] | None
+    ) -> None:
+        """What is reported and what has changed are one signal: each costs the run a task."""
+        outbox = self._hands.outbox
+        if report is not None:
+            facts = change[0] if change is not None else None
+            if not outbox.offer_report(replace(report, facts=facts)):
+                tracked.reported = None
+                tracked.retry = True
+        elif change is not None:
+            outbox.offer_facts(tracked.ref, *change)
 
     # What people see of it, after the fact
 

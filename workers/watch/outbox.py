@@ -108,7 +108,7 @@ class Outbox:
             entry = self._entry(report.node)
             if entry is None:
                 return False
-            entry.report = report
+            entry.report = _in_place_of(entry.report, report)
         self._wake(report.node.uid)
         return True
 
@@ -208,15 +208,20 @@ class Outbox:
         """Report first: facts are for the run that it may start."""
         if entry.report is not None:
             if ledger.is_current(entry.report):
-                # It may start another run, which has been told nothing.
+                # It may start another run, which has been told nothing but this.
                 self._known.pop(entry.node.uid, None)
                 await post.send_report(entry.report)
                 self._metrics.count(Counter.REPORTS_SENT)
+                if entry.report.facts is not None:
+                    self._known[entry.node.uid] = entry.report.facts
+                    self._keep_pace(entry.node.uid)
                 ledger.note_delivered(entry.report)
                 self._note_success()
             else:
                 self._metrics.count(Counter.REPORTS_DROPPED)
                 _log.info("report_dropped", node=entry.node.name, uid=entry.node.uid)
+                if entry.facts is None and entry.report.facts is not None:
+                    entry.take(entry.report.facts, Haste.NOW)
             entry.report = None
         if entry.facts is not None and ledger.is_open():
             await self._send_facts(entry, entry.facts, post, ledger)
@@ -261,7 +266,7 @@ class Outbox:
         with self._lock:
             newer = self._entries.get(entry.node.uid)
             if newer is not None:
-                entry.report = newer.report or entry.report
+                entry.report = _in_place_of(entry.report, newer.report)
                 if newer.facts is not None:
                     entry.take(newer.facts, newer.haste)
             self._entries[entry.node.uid] = entry
@@ -291,3 +296,10 @@ class Outbox:
 def _says_the_same(facts: NodeFacts, other: NodeFacts) -> bool:
     """True if they differ in nothing but version and time."""
     return facts == replace(other, resource_version=facts.resource_version, at=facts.at)
+
+
+def _in_place_of(older: Report | None, newer: Report | None) -> Report | None:
+    """The newer report; what was to be told with the older one stays to be told."""
+    if newer is None or older is None or newer.facts is not None:
+        return newer or older
+    return replace(newer, facts=older.facts)

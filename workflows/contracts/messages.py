@@ -15,23 +15,6 @@ from workflows.model.remediation.budget import Budget
 
 
 @dataclass(frozen=True)
-class Report:
-    """What watch saw on a node: every rule that matches it now, worst first (empty = none).
-
-    `episode` is the id in the marker that watch wrote, or the one it minted for a start;
-    `marked_at` is the resourceVersion at which that marker stood on the node ("" = no marker).
-    """
-
-    node: NodeRef
-    episode: str
-    pool: str
-    matches: tuple[RuleMatch, ...]
-    boot_id: str
-    at: datetime
-    marked_at: str = ""
-
-
-@dataclass(frozen=True)
 class NodeFacts:
     """What an episode may be waiting for, as watch sees it; `gone` = the Node was deleted."""
 
@@ -46,6 +29,25 @@ class NodeFacts:
     paused: bool
     at: datetime
     gone: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What watch saw on a node: every rule that matches it now, worst first (empty = none).
+
+    `episode` is the id in the marker that watch wrote, or the one it minted for a start;
+    `marked_at` is the resourceVersion at which that marker stood on the node ("" = no marker);
+    `facts` is what the node looks like then, if that too is news.
+    """
+
+    node: NodeRef
+    episode: str
+    pool: str
+    matches: tuple[RuleMatch, ...]
+    boot_id: str
+    at: datetime
+    marked_at: str = ""
+    facts: NodeFacts | None = None
 
 
 class Command(StrEnum):

@@ -48,6 +48,8 @@ class RecordingRun:
     @workflow.signal
     def report(self, report: Report) -> None:
         self._reports.append(report)
+        if report.facts is not None:
+            self._facts.append(report.facts)
 
     @workflow.signal
     def node_changed(self, facts: NodeFacts) -> None:

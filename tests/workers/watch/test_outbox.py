@@ -389,3 +389,26 @@ TOLD = FactsKey(
 def test_people_and_boots_do_not_wait(changed: dict[str, Any], haste: Haste) -> None:
     assert haste_of(replace(TOLD, **changed), TOLD) is haste
     assert haste_of(replace(TOLD, **changed), None) is NOW_
+
+
+async def test_facts_travel_with_the_report_in_one_signal(office: Office) -> None:
+    office.outbox.offer_report(replace(_report(1), facts=_facts(1, 5)))
+    await office.until_sent(1)
+    assert office.letters.sent == [replace(_report(1), facts=_facts(1, 5))]
+
+
+async def test_facts_of_a_replaced_report_travel_with_the_next(office: Office) -> None:
+    office.letters.failure = CutOff("away")
+    office.outbox.offer_report(replace(_report(1, "first"), facts=_facts(1, 5)))
+    await office.until(lambda: office.letters.tries == 1)
+    office.outbox.offer_report(_report(1, "second"))
+    office.letters.failure = None
+    await office.until_sent(1)
+    assert office.letters.sent == [replace(_report(1, "second"), facts=_facts(1, 5))]
+
+
+async def test_facts_of_a_report_that_is_no_longer_true_are_told_alone(office: Office) -> None:
+    office.book.is_true = False
+    office.outbox.offer_report(replace(_report(1), facts=_facts(1, 5)))
+    await office.until_sent(1)
+    assert office.letters.sent == [_facts(1, 5)]
