@@ -6,7 +6,7 @@ The judges are the audit log and the node's own boot.log.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,12 +39,25 @@ ENDS_S = 240.0
 """Longest waits; each ends at once when its condition holds. Ours, for a machine shared by ten."""
 
 
+ON_DEVICES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "gpu-lost": ("xid-79", {}),
+    "unknown": ("nvml-hang", {}),
+    "agent-silent": ("nvml-hang", {"lasting": "true"}),
+}
+"""What an agent's stand-in is told to say -> what lets a real agent find the same: from a boot on,
+an agent whose NVML hangs has nothing good to say, as one that is silent."""
+
+
 @dataclass(frozen=True)
 class Ending:
-    """How an episode is to end; `is_out` = the node stays quarantined, handed over to people."""
+    """How an episode is to end; `is_out` = the node stays quarantined, handed over to people.
+
+    `boots`: in the node's own log; None = exactly those that were asked for.
+    """
 
     outcome: str
     reboots: int = 0
+    boots: Collection[int] | None = None
     is_out: bool = False
     is_marked: bool = True
 
@@ -60,6 +73,8 @@ class Stage:
     refs: dict[str, NodeRef] = field(default_factory=dict)
     boots_before: dict[str, int] = field(default_factory=dict)
     runs_before: dict[str, int] = field(default_factory=dict)
+    with_real_agent: set[str] = field(default_factory=set)
+    """Nodes on which faults are made as `ON_DEVICES` says."""
 
     @property
     def cluster(self) -> Cluster:
@@ -81,7 +96,19 @@ class Stage:
             self.runs_before[node] = self.runs(node)
 
     def inject(self, node: str, fault: str, **options: Any) -> None:
-        self.nodes.inject(node, fault, **options)
+        name, more = self._made_as(node, fault)
+        self.nodes.inject(node, name, **more, **options)
+
+    def clear(self, node: str, fault: str) -> None:
+        """End a fault, unless a power cut has ended it."""
+        name, _ = self._made_as(node, fault)
+        if any(key.split("/")[0] == name for key in self.nodes.view(node).faults):
+            self.nodes.clear(node, name)
+
+    def _made_as(self, node: str, fault: str) -> tuple[str, Mapping[str, Any]]:
+        if node in self.with_real_agent:
+            return ON_DEVICES.get(fault, (fault, {}))
+        return fault, {}
 
     def run_id(self, node: str) -> str:
         """Of the newest run; "" = none."""
@@ -246,7 +273,7 @@ class Stage:
         told = f"{node}: {closing.detail}: {self.shown(node)}"
         assert closing.outcome == ending.outcome, told
         assert len(self.witness.reboots(node)) == ending.reboots, told
-        assert self.new_boots(node) == ending.reboots, told
+        assert self.new_boots(node) in (ending.boots or (ending.reboots,)), told
         assert len(self.witness.cordons(node)) == int(ending.is_marked), told
         after = self.cluster.node(node)
         assert after.unschedulable == ending.is_out, told
