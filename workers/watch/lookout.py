@@ -144,6 +144,10 @@ class Lookout:
         for tracked in self._fleet:
             with self._lock:
                 tracked.reported = tracked.told = None
+                # One without a mark waits for the very change that came while nobody watched.
+                record = self._rules.machine_of(tracked.view)
+                if record is not None and record.has_open_episode(tracked.view):
+                    tracked.has_run = True
                 self._look(tracked)
 
     def stand_by(self) -> None:

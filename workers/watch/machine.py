@@ -45,6 +45,10 @@ class MachineRecord:
         """True if the record says quarantined, of another Node object than this one."""
         return self.phase in QUARANTINED_PHASES and self.node_uid != node.uid
 
+    def has_open_episode(self, node: NodeView) -> bool:
+        """True if the record says that an episode of this Node object is under way."""
+        return self.node_uid == node.uid and self.phase not in ("", Phase.CLOSED)
+
     def overruled_marks(self, boot_id: str) -> frozenset[Mark]:
         """What was overruled during this boot. Records without a boot count for every boot."""
         return frozenset(

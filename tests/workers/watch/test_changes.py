@@ -76,6 +76,28 @@ def test_new_match_is_reported_to_the_same_run_and_an_old_one_is_not(
     assert len(recorder.runs(node, uid)) == 1
 
 
+def test_a_recovery_while_watch_was_dead_is_told_by_the_next_watch(
+    scene: Scene, recorder: Recorder
+) -> None:
+    """Without it a suspect waits its whole debounce for what is over."""
+    (node,) = scene.add("a")
+    scene.arm()
+    first = scene.writing_watch()
+    scene.break_node(node, "unknown")
+    uid = scene.uids[node]
+    wait_until(lambda: recorder.reports(node, uid), 10, "it is reported", saw=scene.tails)
+    scene.write_machine(node, {"phase": "suspect"})
+    first.kill()
+    scene.nodes.clear(node, "unknown")
+    scene.writing_watch()
+    wait_until(
+        lambda: [f.conditions["GPUHealthy"] for f in recorder.facts(node, uid)] == ["True"],
+        10,
+        "the recovery is told",
+        saw=scene.tails,
+    )
+
+
 def test_recovery_before_any_mark_is_told_and_then_the_node_is_forgotten(
     scene: Scene, recorder: Recorder
 ) -> None:
