@@ -20,9 +20,8 @@ NARROW = "narrow"
 PROBATION_S = 8
 LONG_S = 300
 DEBOUNCE_S = {"gpu-unknown": 120, "gpu-silent": 120, "unreachable": 8}
-"""By rule, where a test's second is too short. "gpu-unknown" outlasts the time in which the cast
-takes its places (if watch is away when the fault goes, nobody tells the run, and it sees for itself
-when this is over); the other two outlast a power cut of everything."""
+"""By rule, where a test's second is too short: "gpu-unknown" outlasts the time in which the cast
+takes its places, the other two a power cut of everything."""
 STANDS_S = 90.0
 
 
