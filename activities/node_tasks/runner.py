@@ -328,6 +328,9 @@ class _TaskRun:
         why = ""
         if pod.deleting:
             why = "the task's pod is being deleted and has given no verdict"
+        elif activity.is_cancelled() and not _is_asked_to_stop():
+            # Another attempt goes on with this pod: it must find it.
+            raise errors.try_again(f"{self._name}: this attempt was given up, not its task")
         elif activity.is_cancelled():
             why = "the step was cancelled before the task gave a verdict"
         elif not pod.has_started and late >= starts:
@@ -400,3 +403,9 @@ def _unknown(detail: str) -> TaskAnswer:
 def _age_s(body: JsonObject) -> float:
     created = parse_instant(body["metadata"].get("creationTimestamp"))
     return max(0.0, (datetime.now(UTC) - created).total_seconds())
+
+
+def _is_asked_to_stop() -> bool:
+    """The workflow cancelled the step; else only this attempt is over (its heartbeats got lost)."""
+    details = activity.cancellation_details()
+    return details is None or details.cancel_requested

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -261,6 +262,31 @@ def test_a_cancelled_task_leaves_no_pod(desk: Desk, bare: BareNodes, cluster: Cl
     assert not running.is_alive()
     assert answers[0].result is Result.UNKNOWN
     assert is_gone(cluster, request)
+
+
+def test_an_attempt_that_temporal_gave_up_leaves_the_pod_to_the_next(
+    desk: Desk, bare: BareNodes, cluster: Cluster
+) -> None:
+    """Its heartbeats were lost, for example with the API server: another attempt has begun."""
+    owner = bare.add("a")
+    environment = ActivityEnvironment()
+    failures: list[str] = []
+    request = counting(owner, deadline_s=60)
+
+    def attempt() -> None:
+        try:
+            desk.do(INVENTORY, request, environment=environment)
+        except ApplicationError as failure:
+            failures.append(failure.type or "")
+
+    running = threading.Thread(target=attempt)
+    running.start()
+    _until_there(cluster, request)
+    environment.cancel(ActivityCancellationDetails(timed_out=True))
+    running.join(5)
+    assert not running.is_alive()
+    assert failures == [errors.API_FAILED]
+    assert not is_gone(cluster, request)
 
 
 def test_observe_mode_makes_no_pod(
