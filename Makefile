@@ -8,8 +8,6 @@ SHELL := /bin/bash
 ARGS ?=
 # Tests run in this many processes, each with a lab of its own; the tests of one file stay together. -n 0 = in one process.
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
-# The long ones mostly wait.
-LONG_SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # The interpreter that makes .venv: the newest found that is new enough, or the one given.
 ifndef PYTHON
 PYTHON := $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
@@ -39,7 +37,7 @@ test: programs ## run the tests, all but the long ones
 
 # pytest's exit 5 means that no test was picked (ARGS="-k ..."), which is no failure here.
 test-long: programs ## run the long outages and the full matrices
-	@$(BIN)/python -m pytest -m long $(LONG_SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -m long $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
 
 lint: $(STAMP) ## check style, types and import directions
 	@$(BIN)/ruff check .

@@ -31,6 +31,15 @@ CHANGES = {
     # Patience for answers that never come (10 s each).
     "gate": {"timeout_s": 120, "settle_s": 60},
     "timing": {"boot_deadline_s": 120, "node_task_deadline_s": 60},
+    "faults": {
+        "gpu-lost": {
+            "drain": "now",
+            "drain_deadline_s": 120,
+            "ladder": ["reboot"],
+            "recovery_wait_s": 5,
+            "diagnose_level": 2,
+        }
+    },
 }
 EVERY_FAULT: tuple[Fault, ...] = (
     Answer(409),
