@@ -5,7 +5,6 @@ it. A hang, a crash, words that cannot be read and watches that are not set cann
 remembered from a poll that failed: the next good one counts. The words are `dcgm_health.py`'s.
 """
 
-import ctypes
 import os
 import re
 import select
@@ -14,11 +13,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from activities.devices.dcgm_health import Incident, read_health
-from activities.devices.fact import Fact, FirstSeen
+from activities.devices.fact import Fact, FirstSeen, utc_now
+from activities.devices.parent import die_with_parent
 from activities.devices.reading import CannotTell, ConditionType, Reading
 
 POLL_S: Final = 20.0
@@ -28,12 +28,6 @@ MAX_OUTPUT: Final = 1024 * 1024
 _SET = ("health", "-s", "a")
 _CHECK = ("health", "-c", "-j")
 _DISCOVER = ("discovery", "-l")
-_PR_SET_PDEATHSIG: Final = 1
-"""linux/prctl.h."""
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class DcgmSource:
@@ -45,7 +39,7 @@ class DcgmSource:
     conditions = frozenset({ConditionType.GPU, ConditionType.INTERCONNECT})
 
     def __init__(
-        self, environment: Mapping[str, str], clock: Callable[[], datetime] = _utc_now
+        self, environment: Mapping[str, str], clock: Callable[[], datetime] = utc_now
     ) -> None:
         self._environment = dict(environment)
         self._clock = clock
@@ -100,7 +94,7 @@ class DcgmSource:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 process_group=0,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - a source's child has one thread
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - a source's child has one thread
             )
         except OSError as error:
             raise CannotTell(f"{called}: cannot be started: {error.strerror}") from error
@@ -113,10 +107,6 @@ class DcgmSource:
         if process.returncode != 0:
             raise CannotTell(f"{called}: {_ending(process.returncode)}: {output[-200:].strip()}")
         return output
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _read_all(process: "subprocess.Popen[bytes]", until: float) -> str | None:

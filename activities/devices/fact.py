@@ -6,7 +6,7 @@ polled source saw a fact first. Used by every source of this package. Pure.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from activities.devices.reading import MAX_READING_TEXT, Certainty, ConditionType, Reading
 from workflows.model.detection.finding import printable
@@ -62,3 +62,8 @@ class FirstSeen:
         told = {fact.key: fact for fact in facts if fact.verdict.fault != NONE}
         self._at = {key: self._at.get(key, now) for key in told}
         return tuple(fact.reading(self._at[key]) for key, fact in told.items())
+
+
+def utc_now() -> datetime:
+    """The wall clock, as sources read it."""
+    return datetime.now(UTC)

@@ -8,10 +8,11 @@ is collected first. Answers for GPUs and interconnect while the log can be read.
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from activities.devices.fact import utc_now
 from activities.devices.gpu_list import GpuList, read_gpus
 from activities.devices.kernel_lines import is_of_interest
 from activities.devices.kernel_readings import KernelReadings
@@ -28,10 +29,6 @@ MAX_ITEM: Final = 64
 """Readings of one item; more follow in the next."""
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class KernelLogSource:
     """A `StreamedSource` over the log device at `path`."""
 
@@ -40,7 +37,7 @@ class KernelLogSource:
     conditions = frozenset({ConditionType.GPU, ConditionType.INTERCONNECT})
 
     def __init__(
-        self, path: Path, host_root: Path, clock: Callable[[], datetime] = _utc_now
+        self, path: Path, host_root: Path, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self._path = path
         self._host_root = host_root

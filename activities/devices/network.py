@@ -8,11 +8,11 @@ network; counters and flaps are not looked at here.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from activities.devices.fact import Fact, FirstSeen
+from activities.devices.fact import Fact, FirstSeen, utc_now
 from activities.devices.gpu_list import names_in, read_file
 from activities.devices.reading import CannotTell, ConditionType, Reading
 from workflows.model.detection.fault import Fault
@@ -49,10 +49,6 @@ class _Device:
         return any(state.startswith(ACTIVE) for state in self.ports.values())
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class NetworkSource:
     """A `PolledSource` over the host's RDMA devices.
 
@@ -70,7 +66,7 @@ class NetworkSource:
         self,
         host_root: Path,
         expected: int | None = None,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._folder = host_root / CLASS_FOLDER
         self._expected = expected

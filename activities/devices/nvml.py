@@ -9,11 +9,11 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from activities.devices.fact import Fact, FirstSeen
+from activities.devices.fact import Fact, FirstSeen, utc_now
 from activities.devices.gpu_list import GpuList, read_gpus
 from activities.devices.kernel_lines import bus_address
 from activities.devices.nvml_calls import Refusal, Refused, Session, text_of
@@ -35,10 +35,6 @@ class _Gpu:
     handle: Any
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class NvmlSource:
     """A `PolledSource` over NVML.
 
@@ -56,7 +52,7 @@ class NvmlSource:
         self,
         host_root: Path,
         expected: int | None = None,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._host_root = host_root
         self._expected = expected

@@ -128,13 +128,19 @@ class Stage:
 
     def runs(self, node: str) -> int:
         """How many workflow runs the node has had, by visibility."""
-        name = self.fleet.episodes.handle(self.refs[node]).id
+        return len(self._run_ids(node))
 
-        async def count() -> int:
-            found = self.fleet.episodes.client().list_workflows(f"WorkflowId = '{name}'")
-            return len({run.run_id async for run in found})
+    def _run_ids(self, node: str) -> list[str]:
+        """Of all the node's runs, oldest first, by visibility."""
+        episodes = self.fleet.episodes
+        name = episodes.handle(self.refs[node]).id
 
-        return self.fleet.episodes.call(count())
+        async def find() -> list[str]:
+            found = episodes.client().list_workflows(f"WorkflowId = '{name}'")
+            runs = sorted([run async for run in found], key=lambda run: run.start_time)
+            return list(dict.fromkeys(str(run.run_id) for run in runs))
+
+        return episodes.call(find())
 
     def new_runs(self, node: str) -> int:
         """Runs since `settle`."""
@@ -185,18 +191,11 @@ class Stage:
 
     def first_closing(self, node: str) -> Closing:
         """How the first episode that began after `settle` ended."""
-        episodes = self.fleet.episodes
-        name = episodes.handle(self.refs[node]).id
-
-        async def first() -> Closing:
-            found = episodes.client().list_workflows(f"WorkflowId = '{name}'")
-            runs = sorted([run async for run in found], key=lambda run: run.start_time)
-            ids = [str(run.run_id) for run in runs]
-            before = self.before.get(node, "")
-            own = ids[ids.index(before) + 1] if before in ids else ids[0]
-            return await episodes.handle(self.refs[node], run_id=own).result(follow_runs=False)
-
-        return episodes.call(first())
+        episodes, before = self.fleet.episodes, self.before.get(node, "")
+        ids = self._run_ids(node)
+        first = ids[ids.index(before) + 1] if before in ids else ids[0]
+        handle = episodes.handle(self.refs[node], run_id=first)
+        return episodes.call(handle.result(follow_runs=False))
 
     def ledgers(self) -> Mapping[str, Any]:
         """What the guard says: "<budget>/<pool>" -> holders and waiting, by Node UID."""

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from activities.devices.reading import ConditionType
 from workers.lab.faults.ailment import (
     FINDINGS_ANNOTATION,
     FINDINGS_BYTES,
     Ailment,
     ConditionStatus,
-    ConditionType,
     Finding,
     Report,
     compose_patch,

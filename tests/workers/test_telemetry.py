@@ -1,9 +1,5 @@
 """Logs have one form, whoever writes; spans of one episode are one trace."""
 
-import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +12,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.fleet import fleet_on
 from tests.harness.nodes import TestNodes
 from tests.harness.waiting import wait_until
+from tests.workers.log_lines import lines_of
 from workers.lab.address import LabAddress
 from workers.telemetry import LEVEL_VARIABLE, TelemetryError, set_up_telemetry, trace_interceptors
 
@@ -28,17 +25,6 @@ logging.getLogger("temporalio.x").warning(
     "slow", extra={"temporal_activity": {"activity_type": "drain", "attempt": 3, "noise": 1}}
 )
 """
-
-
-def lines_of(code: str, **environment: str) -> list[dict[str, object]]:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **environment},
-    )
-    return [json.loads(line) for line in done.stderr.splitlines()]
 
 
 def test_every_line_is_json_with_the_same_field_names() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
 from activities.devices.reading import Certainty, ConditionType, Reading
 from workflows.model.detection.fault import SEVERITY, Fault
@@ -41,23 +41,12 @@ class Moment:
     mono: float
 
 
-@dataclass(frozen=True)
-class Standing:
-    """One finding that stands, with all that a later agent needs to take it over."""
+@dataclass(frozen=True, kw_only=True)
+class Standing(Reading):
+    """A reading that stands as a finding, with all that a later agent needs to take it over."""
 
     id: str
     source: str
-    key: str
-    device: str
-    code: str
-    fault: str
-    condition: ConditionType | None
-    status: Literal["False", "Unknown"]
-    certainty: Certainty
-    at: datetime
-    text: str
-    lasting: bool
-    count: int
 
     @property
     def severity(self) -> int:
@@ -224,17 +213,7 @@ class Ledger:
         self._standing[source, reading.key] = Standing(
             id=finding_id(self.boot_id, source, reading.key, reading.at),
             source=source,
-            key=reading.key,
-            device=reading.device,
-            code=reading.code,
-            fault=reading.fault,
-            condition=reading.condition,
-            status=reading.status,
-            certainty=reading.certainty,
-            at=reading.at,
-            text=printable(reading.text, MAX_TEXT),
-            lasting=reading.lasting,
-            count=reading.count,
+            **vars(replace(reading, text=printable(reading.text, MAX_TEXT))),
         )
         self._bound()
 

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from workers.agent.settings import Listen
+from workers.listening import Listen
 
 READ_S: Final = 5.0
 MAX_LINE_BYTES: Final = 8 * 1024

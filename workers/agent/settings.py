@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from workers.listening import Listen, SettingsError, read_listen
+
 NODE_VARIABLE: Final = "NODE_NAME"
 HOST_ROOT_VARIABLE: Final = "FLEETMEND_HOST_ROOT"
 ACCOUNT_VARIABLE: Final = "FLEETMEND_SERVICEACCOUNT"
@@ -28,19 +30,6 @@ DEFAULT_REFRESH_S: Final = 300.0
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 _NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_LISTEN = re.compile(r"(?P<host>[0-9A-Za-z.:\[\]-]+):(?P<port>[0-9]{1,5})")
-
-
-class SettingsError(ValueError):
-    """A variable holds something that it cannot mean; the message says what it takes."""
-
-
-@dataclass(frozen=True)
-class Listen:
-    """Where health and metrics are served; port 0 = any free one, named in the log."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True)
@@ -90,27 +79,12 @@ class AgentSettings:
             account=Path(environment.get(ACCOUNT_VARIABLE, DEFAULT_ACCOUNT)),
             api_host=host.strip("[]"),
             api_port=_port(environment.get(API_PORT_VARIABLE, "443")),
-            listen=read_listen(environment.get(LISTEN_VARIABLE, DEFAULT_LISTEN)),
+            listen=read_listen(
+                LISTEN_VARIABLE, environment.get(LISTEN_VARIABLE, DEFAULT_LISTEN), DEFAULT_LISTEN
+            ),
             refresh_s=_refresh(environment.get(REFRESH_VARIABLE, str(DEFAULT_REFRESH_S))),
             log_level=_level(environment.get(LEVEL_VARIABLE, "info")),
         )
-
-
-def read_listen(text: str) -> Listen | None:
-    """`host:port`, or "off".
-
-    Raises:
-        SettingsError: it is neither.
-    """
-    if text in ("", "off"):
-        return None
-    parts = _LISTEN.fullmatch(text)
-    if parts is None or int(parts["port"]) > 65535:
-        raise SettingsError(
-            f"{LISTEN_VARIABLE}: {text[:80]!r} is no address; use host:port, such as "
-            f'{DEFAULT_LISTEN}, or "off"'
-        )
-    return Listen(parts["host"].strip("[]"), int(parts["port"]))
 
 
 def _port(text: str) -> int:

@@ -28,9 +28,10 @@ from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.policy_file import PolicySource
 from activities.registry import Dependencies, build_activities
-from workers.control.settings import SettingsError, WorkerSettings, read_settings
+from workers.control.settings import WorkerSettings, read_settings
 from workers.control.standing import ensure_standing
 from workers.control.step_logs import StepFacts, tell_refusals_in_one_line
+from workers.listening import SettingsError
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import (
     TASK_QUEUE,

@@ -12,13 +12,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from workers.listening import SettingsError
+
 PREFIX = "FLEETMEND_"
 CLUSTER_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-class SettingsError(ValueError):
-    """A variable cannot mean what it says; one line for each, with what is allowed."""
 
 
 class WorkerSettings(BaseModel):

@@ -6,7 +6,6 @@ it had to be killed, and the bounded copy of its output in the pod's log. What t
 """
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from typing import IO, Final
 
 from activities.devices.dcgm_diag import judge_diag
 from activities.devices.dcgm_output import MAX_OUTPUT
+from activities.devices.parent import die_with_parent
 from workers.node_task.host import Host
 from workflows.contracts.node_tasks import Diagnosis, Health, TaskOrder
 
@@ -34,9 +34,6 @@ TERM_S: Final = 5.0
 GONE_S: Final = 3.0
 """Within which a killed group is gone; what stays hangs in the driver."""
 LOOK_S: Final = 0.05
-_PR_SET_PDEATHSIG: Final = 1
-"""prctl(2)."""
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def _run(command: list[str], limit_s: float) -> _Ended:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=_die_with_parent,  # noqa: PLW1509 - no thread runs yet
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - no thread runs yet
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -168,11 +165,6 @@ def _log(output: str, complaints: str) -> None:
     text = f"{complaints}\n{output}" if complaints else output
     kept = text.encode("utf-8", "replace")[:LOG_BYTES].decode("utf-8", "replace")
     print(kept, file=sys.stderr)  # noqa: T201 - the pod's log
-
-
-def _die_with_parent() -> None:
-    """In the child: this task's death, of whatever kind, is dcgmi's too."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import structlog
 
+from workers.listening import Listen
 from workers.watch.metrics import Metrics
-from workers.watch.settings import Listen
 
 READ_TIMEOUT_S = 5.0
 

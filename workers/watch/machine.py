@@ -11,6 +11,7 @@ from typing import Any
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch
 from workflows.model.node import BadObject, NodeView
+from workflows.model.remediation.overrule import covers
 from workflows.model.remediation.phase import Phase
 
 QUARANTINED_PHASES = frozenset({Phase.QUARANTINED, Phase.DRAINED, Phase.REBOOTED})
@@ -98,11 +99,5 @@ def marks_of(matches: Iterable[RuleMatch]) -> frozenset[Mark]:
 
 
 def is_overruled(match: RuleMatch, marks: frozenset[Mark]) -> bool:
-    """True if a person has undone our quarantine for all that `match` says.
-
-    A match that names devices is overruled only if each of them is: another device is something
-    new. One that names none is overruled with any entry of its fault.
-    """
-    if match.devices:
-        return all((match.fault, device) in marks for device in match.devices)
-    return any(fault is match.fault for fault, _ in marks)
+    """True if a person has undone our quarantine for all that `match` says."""
+    return covers(marks, match.fault, match.devices)

@@ -21,6 +21,7 @@ from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.kube.reflector import Reflector, ReflectorSource, ReflectorTiming, Sink
 from activities.policy_reader import read_policy_file
+from workers.listening import SettingsError
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import TemporalMisconfigured, read_target
 from workers.watch.current_rules import CurrentRules
@@ -34,7 +35,7 @@ from workers.watch.outbox import Outbox
 from workers.watch.post import Connection, TemporalPost
 from workers.watch.protected_pods import DEAF_S, ProtectedPods
 from workers.watch.reflex import Reflex
-from workers.watch.settings import SettingsError, WatchSettings
+from workers.watch.settings import WatchSettings
 from workers.watch.sinks import ConfigSink, MachineSink, NodeSink
 from workflows.model.node import BadObject, NodeView, parse_node
 from workflows.model.policy import Policy, PolicyError

@@ -13,25 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workers.listening import Listen, SettingsError, read_listen
+
 CLUSTER_VARIABLE = "FLEETMEND_CLUSTER"
 POLICY_VARIABLE = "FLEETMEND_POLICY"
 LISTEN_VARIABLE = "FLEETMEND_WATCH_LISTEN"
 DEFAULT_LISTEN = "127.0.0.1:9471"
 
-_LISTEN = re.compile(r"(?P<host>[0-9A-Za-z.:\[\]-]+):(?P<port>[0-9]{1,5})")
 _CLUSTER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-
-
-class SettingsError(ValueError):
-    """A variable holds something that it cannot mean; the message says what it takes."""
-
-
-@dataclass(frozen=True)
-class Listen:
-    """Where health and metrics are served; port 0 = any free one."""
-
-    host: str
-    port: int
 
 
 def _identity() -> str:
@@ -54,7 +43,9 @@ class WatchSettings:
     cluster: str
     namespace: str = "fleetmend"
     policy_file: Path | None = None
-    listen: Listen | None = field(default_factory=lambda: read_listen(DEFAULT_LISTEN))
+    listen: Listen | None = field(
+        default_factory=lambda: read_listen(LISTEN_VARIABLE, DEFAULT_LISTEN, DEFAULT_LISTEN)
+    )
     identity: str = field(default_factory=_identity)
 
     @classmethod
@@ -74,22 +65,7 @@ class WatchSettings:
         return cls(
             cluster=cluster,
             policy_file=Path(policy) if policy else None,
-            listen=read_listen(environment.get(LISTEN_VARIABLE, DEFAULT_LISTEN)),
+            listen=read_listen(
+                LISTEN_VARIABLE, environment.get(LISTEN_VARIABLE, DEFAULT_LISTEN), DEFAULT_LISTEN
+            ),
         )
-
-
-def read_listen(text: str) -> Listen | None:
-    """`host:port`, or "off".
-
-    Raises:
-        SettingsError: it is neither.
-    """
-    if text in ("", "off"):
-        return None
-    parts = _LISTEN.fullmatch(text)
-    if parts is None or int(parts["port"]) > 65535:
-        raise SettingsError(
-            f"{LISTEN_VARIABLE}: {text[:80]!r} is no address; use host:port, such as "
-            f'{DEFAULT_LISTEN}, or "off"'
-        )
-    return Listen(parts["host"].strip("[]"), int(parts["port"]))

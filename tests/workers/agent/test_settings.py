@@ -2,7 +2,8 @@
 
 import pytest
 
-from workers.agent.settings import AgentSettings, Listen, SettingsError
+from workers.agent.settings import AgentSettings
+from workers.listening import Listen, SettingsError
 
 GOOD = {"NODE_NAME": "gpu-1", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 

@@ -1,9 +1,5 @@
 """A refusal is one line with its node; a real failure keeps its traceback."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +9,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.fleet import fleet_on
 from tests.harness.nodes import TestNodes
 from tests.harness.waiting import wait_until
+from tests.workers.log_lines import lines_of
 from workers.control.step_logs import OUTCOMES, REFUSED, facts_of
 from workers.lab.address import LabAddress
 from workflows.contracts import Effect, errors
@@ -34,17 +31,6 @@ for error in (errors.node_gone("Node a is gone"), errors.bad_request("no such st
     except Exception:
         activity.logger.warning("Completing activity as failed", exc_info=True)
 """
-
-
-def lines_of(code: str, **environment: str) -> list[dict[str, str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **environment},
-    )
-    return [json.loads(line) for line in done.stderr.splitlines()]
 
 
 def test_an_outcome_is_one_line_and_a_defect_keeps_its_traceback() -> None:

@@ -12,10 +12,11 @@ from temporalio.client import Client
 from tests.harness.policies import write_policy
 from tests.harness.processes import WORKING, Processes, processes
 from tests.harness.waiting import wait_until
-from workers.control.settings import SettingsError, read_settings
+from workers.control.settings import read_settings
 from workers.lab.address import Component, LabAddress
 from workers.lab.controlplane.lab import Lab
 from workers.lab.controlplane.programs import find_temporal
+from workers.listening import SettingsError
 from workers.temporal_connection import (
     SEARCH_ATTRIBUTES,
     connect_or_explain,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.harness.waiting import wait_until
+from tests.workers.node_task.conftest import BOOT
 from workers.node_task import diagnose
 from workers.node_task.main import encode_verdict, main
 from workflows.contracts.node_tasks import (
@@ -25,7 +26,6 @@ from workflows.contracts.node_tasks import (
     read_verdict,
 )
 
-BOOT = "5a1c2f6e-0000-4000-8000-000000000001"
 PASSED = {
     "DCGM Diagnostic": {
         "test_categories": [
@@ -47,15 +47,6 @@ PASSED = {
     "metadata": {"version": "4.4.1"},
 }
 Run = Callable[..., TaskAnswer]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "host"
-    boot = folder / "proc/sys/kernel/random/boot_id"
-    boot.parent.mkdir(parents=True)
-    boot.write_text(BOOT + "\n")
-    return folder
 
 
 def dcgmi(tmp_path: Path, script: str) -> str:

@@ -8,22 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.workers.node_task.conftest import BOOT
 from workers.lab.devices.kmsg import RING_RECORDS, Kmsg
 from workers.node_task.main import main
 from workflows.contracts.node_tasks import Health, Result, TaskAnswer, TaskKind, read_verdict
 
-BOOT = "5a1c2f6e-0000-4000-8000-000000000001"
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 Look = Callable[..., TaskAnswer]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "host"
-    boot = folder / "proc/sys/kernel/random/boot_id"
-    boot.parent.mkdir(parents=True)
-    boot.write_text(BOOT + "\n")
-    return folder
 
 
 @pytest.fixture

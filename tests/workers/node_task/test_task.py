@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers.node_task.conftest import BOOT
 from workers.node_task import host as host_module
 from workers.node_task.host import Host, HostUnreadable
 from workers.node_task.main import encode_verdict, main
@@ -22,21 +23,15 @@ from workflows.contracts.node_tasks import (
     read_verdict,
 )
 
-BOOT = "5a1c2f6e-0000-4000-8000-000000000001"
-
 Run = Callable[..., TaskAnswer]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A host with two GPUs and a `chroot` on its PATH that says what it was asked."""
-    folder = tmp_path / "host"
-    boot = folder / "proc/sys/kernel/random/boot_id"
-    boot.parent.mkdir(parents=True)
-    boot.write_text(BOOT + "\n")
+def root(root: Path) -> Path:
+    """The host with two GPUs."""
     for number in range(2):
-        gpu(folder, f"0000:1{number}:00.0", f"GPU-{number}")
-    return folder
+        gpu(root, f"0000:1{number}:00.0", f"GPU-{number}")
+    return root
 
 
 def gpu(root: Path, bus_id: str, uuid: str) -> None:

@@ -13,7 +13,8 @@ from tests.harness.policies import TestPool, write_policy
 from tests.harness.waiting import wait_until
 from tests.workers.watch.scene import Scene
 from workers.lab.address import NAMESPACE, LabAccount, LabAddress
-from workers.watch.settings import SettingsError, WatchSettings, read_listen
+from workers.listening import Listen, SettingsError
+from workers.watch.settings import WatchSettings
 
 
 @pytest.mark.parametrize(
@@ -42,15 +43,20 @@ def test_wrong_setting_ends_the_start_with_a_line_that_names_it(
     assert "Traceback" not in done.stderr
 
 
+def listening(text: str) -> Listen | None:
+    environment = {"FLEETMEND_CLUSTER": "test", "FLEETMEND_WATCH_LISTEN": text}
+    return WatchSettings.from_environment(environment).listen
+
+
 @pytest.mark.parametrize("text", ["nine", "127.0.0.1:99999", ":80", "a b:80"])
 def test_address_that_is_none_is_refused_by_name(text: str) -> None:
     with pytest.raises(SettingsError, match=r"FLEETMEND_WATCH_LISTEN.*use host:port"):
-        read_listen(text)
+        listening(text)
 
 
 def test_listen_is_off_or_an_address() -> None:
-    assert read_listen("off") is None
-    listen = read_listen("[::1]:9471")
+    assert listening("off") is None
+    listen = listening("[::1]:9471")
     assert listen is not None
     assert (listen.host, listen.port) == ("::1", 9471)
 

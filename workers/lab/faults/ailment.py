@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from activities.devices.reading import Certainty, ConditionType
+
 FINDINGS_ANNOTATION: Final = "fleetmend.io/findings"
 FINDINGS_BYTES: Final = 8192
 """The bound of the agent's admission policy."""
@@ -23,29 +25,12 @@ HEALTHY_REASON: Final = "Healthy"
 HEALTHY_MESSAGE: Final = "no finding"
 
 
-class ConditionType(StrEnum):
-    """The conditions that an agent owns."""
-
-    GPU = "GPUHealthy"
-    INTERCONNECT = "InterconnectHealthy"
-    NETWORK = "NetworkHealthy"
-    HOST = "HostHealthy"
-
-
 class ConditionStatus(StrEnum):
     """As in Kubernetes; False = bad, Unknown = cannot tell."""
 
     TRUE = "True"
     FALSE = "False"
     UNKNOWN = "Unknown"
-
-
-class Certainty(StrEnum):
-    """How sure the detector is."""
-
-    CERTAIN = "certain"
-    LIKELY = "likely"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)

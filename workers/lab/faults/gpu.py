@@ -12,14 +12,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from activities.devices.reading import Certainty, ConditionType
 from workers.lab.faults import device
-from workers.lab.faults.ailment import (
-    Ailment,
-    Certainty,
-    ConditionStatus,
-    ConditionType,
-    Finding,
-)
+from workers.lab.faults.ailment import Ailment, ConditionStatus, Finding
 from workers.lab.faults.fault import Fault, FaultyNode
 
 

@@ -5,6 +5,7 @@ Owns the value and the question whether a match was overruled. Pure. The record 
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,10 +27,7 @@ class Overrule:
 
 
 def is_overruled(match: RuleMatch, overrules: Iterable[Overrule]) -> bool:
-    """True if a person undid our quarantine for all that the match says, during its boot.
-
-    Another device is something new, as for watch (`workers/watch/machine.py`).
-    """
+    """True if a person undid our quarantine for all that the match says, during its boot."""
     return was_undone(match.fault, match.devices, match.boot_id, overrules)
 
 
@@ -37,7 +35,21 @@ def was_undone(
     fault: Fault, devices: tuple[str, ...], boot_id: str, overrules: Iterable[Overrule]
 ) -> bool:
     """As `is_overruled`, for a fault on these devices, by whatever source."""
-    done = [o for o in overrules if o.boot_id in ("", boot_id) and o.fault == fault.value]
+    marks = {
+        (o.fault, device)
+        for o in overrules
+        if o.boot_id in ("", boot_id)
+        for device in o.devices or ("",)
+    }
+    return covers(marks, fault, devices)
+
+
+def covers(marks: AbstractSet[tuple[str, str]], fault: Fault, devices: tuple[str, ...]) -> bool:
+    """True if all that a fault says of these devices is among the (fault, device) pairs undone.
+
+    A fault that names devices is covered only if each of them is: another device is something new.
+    One that names none is covered by any pair of its class.
+    """
     if devices:
-        return {device for o in done for device in o.devices}.issuperset(devices)
-    return bool(done)
+        return all((fault, device) in marks for device in devices)
+    return any(marked == fault for marked, _ in marks)
