@@ -9,19 +9,10 @@ from datetime import datetime, timedelta
 
 from workflows.contracts.kube import Reading
 from workflows.contracts.machines import Validation
-from workflows.contracts.node_tasks import (
-    DIAGNOSE,
-    IDLE_LEVEL,
-    KERNEL_LOG,
-    Failure,
-    Health,
-    NodeTaskRequest,
-    Result,
-    TaskAnswer,
-    TaskKind,
-)
+from workflows.contracts.node_tasks import DIAGNOSE, KERNEL_LOG, NodeTaskRequest, TaskAnswer
 from workflows.episode import Episode
 from workflows.model.detection.fault import SEVERITY, UNKNOWN_KIND, Fault
+from workflows.model.node_task import IDLE_LEVEL, Failure, Health, Result, TaskKind
 from workflows.model.policy import DrainWay
 from workflows.model.remediation.gate import Judgement, Verdict
 from workflows.model.remediation.overrule import was_undone

@@ -79,6 +79,10 @@ class MemoryRuntime:
         """Plans something that happens `moment` after the start."""
         heapq.heappush(self._planned, _Planned(START + moment, len(self._planned), action))
 
+    def let_pass(self, time: timedelta) -> None:
+        """Lets time pass within a step: an attempt died, and another one is to come."""
+        self._pass_time(self._now + time)
+
     async def step(self, contract: Contract[Request, Result], request: Request) -> Result:
         """See `Runtime.step`."""
         while contract.effect is not Effect.READ and self._inbox.paused:

@@ -15,11 +15,12 @@ from workflows.contracts.kube import (
     Reading,
     RebootWatch,
 )
-from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest, Result, TaskKind
+from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest
 from workflows.diagnosing import diagnose
 from workflows.episode import Episode, attempt
 from workflows.inbox import Expectation, Inbox, Interruption
 from workflows.model.detection.fault import Fault, is_worse
+from workflows.model.node_task import Result, TaskKind
 from workflows.model.policy import Rung
 from workflows.model.remediation.gate import (
     Inventory,

@@ -17,8 +17,9 @@ from workflows.contracts.errors import FINAL
 from workflows.contracts.guard import SWEEP_CLUSTER, SweepRequest, Swept, Unbaselined
 from workflows.contracts.kube import READ_NODE, Owner
 from workflows.contracts.machines import RECORD_BASELINE, BaselineRequest
-from workflows.contracts.node_tasks import INVENTORY, NodeTaskRequest, Result, TaskKind
+from workflows.contracts.node_tasks import INVENTORY, NodeTaskRequest
 from workflows.contracts.options import options_of
+from workflows.model.node_task import Result, TaskKind
 from workflows.model.remediation.gate import Baseline
 
 Request = TypeVar("Request")

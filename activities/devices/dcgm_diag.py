@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from activities.devices.dcgm_output import DiagRun, Outcome, Unreadable, read_runs
-from workflows.contracts.node_tasks import MAX_FAILURES, Diagnosis, Failure, Health
 from workflows.model.detection.finding import printable
+from workflows.model.node_task import MAX_FAILURES, Diagnosis, Failure, Health
 
 SOFTWARE: Final = "software"
 """DCGM 4's name for all checks of level 1; for DCGM 2 and 3 every test of category Deployment."""

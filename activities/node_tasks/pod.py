@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from workflows.contracts.node_tasks import TASK_ENV, NodeTaskRequest, TaskKind, TaskOrder
+from workflows.contracts.node_tasks import NodeTaskRequest
+from workflows.model.node_task import TASK_ENV, TaskKind, TaskOrder, write_wire
 
 NAMESPACE: Final = "fleetmend"
 SERVICE_ACCOUNT: Final = "fleetmend-node-task"
@@ -46,14 +47,9 @@ def order_of(request: NodeTaskRequest, name: str) -> TaskOrder:
         refuse_if_gpu_in_use=request.refuse_if_gpu_in_use,
         level=request.level,
         expected_gpus=request.expected_gpus,
-        limit_s=request.limit_s,
+        limit_s=request.limit_s or None,
         since=request.since,
     )
-
-
-def _order_text(request: NodeTaskRequest, name: str) -> str:
-    """Without what the kind does not need: a task of an older image refuses unknown fields."""
-    return order_of(request, name).model_dump_json(exclude_defaults=True)
 
 
 def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
@@ -93,7 +89,9 @@ def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
                     "name": "task",
                     "image": image,
                     "command": ["fleetmend", "node-task", request.kind.value],
-                    "env": [{"name": TASK_ENV, "value": _order_text(request, name)}],
+                    "env": [
+                        {"name": TASK_ENV, "value": write_wire(order_of(request, name)).decode()}
+                    ],
                     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
                     "securityContext": {"privileged": is_privileged, "runAsUser": 0},
                     "volumeMounts": [

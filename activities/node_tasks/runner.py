@@ -30,17 +30,10 @@ from activities.node_tasks.pod import (
     task_pod,
 )
 from activities.permit import Authority
-from workflows.contracts.node_tasks import (
-    IDLE_LEVEL,
-    MAX_LEVEL,
-    NodeTaskRequest,
-    Result,
-    TaskAnswer,
-    TaskKind,
-    read_verdict,
-)
+from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer, read_verdict
 from workflows.model.detection.finding import printable
 from workflows.model.node import NodeView, parse_instant
+from workflows.model.node_task import IDLE_LEVEL, MAX_LEVEL, Result, TaskKind
 from workflows.model.remediation.drain import PodVerdict as Judgement
 from workflows.model.remediation.drain import is_drained, judge_pod
 from workflows.model.remediation.permit import Effect

@@ -1,8 +1,7 @@
 """Every activity with a fault at each of its calls: before the server, after it, or in its place.
 
 Owns the matrix: for each scenario the fault is put on the first, second, ... call until a run has
-no such call any more. The step is then retried as Temporal would, and the world must be as after a
-run without faults, with nothing done twice.
+no such call any more. The step is then retried as Temporal would; the world must be as ever after it.
 """
 
 import json
@@ -49,8 +48,9 @@ from workflows.contracts.machines import (
     BaselineRequest,
     PhaseRecord,
 )
-from workflows.contracts.node_tasks import NodeTaskRequest, Result, TaskKind
+from workflows.contracts.node_tasks import NodeTaskRequest
 from workflows.model.identity import machine_id
+from workflows.model.node_task import Result, TaskKind
 from workflows.model.policy import DrainWay
 from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import Marker, Quarantine

@@ -33,9 +33,10 @@ from workers.lab.kubelet.spec import POOL_LABEL, Power
 from workflows.contracts import errors
 from workflows.contracts.kube import GIVE_BACK, PROVE_REBOOT, GiveBackRequest, Owner, RebootWatch
 from workflows.contracts.messages import Command
-from workflows.contracts.node_tasks import NodeTaskRequest, TaskKind
+from workflows.contracts.node_tasks import NodeTaskRequest
 from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.identity import NodeRef
+from workflows.model.node_task import TaskKind
 from workflows.model.remediation.marks import EPISODE, parse_marker
 from workflows.model.remediation.permit import FRESH_S
 from workflows.model.remediation.reboot import BootRecord, Proof

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 
 from tests.model.views import ANY_JSON, TEXT, mutated
-from workflows.contracts.node_tasks import (
+from workflows.contracts.node_tasks import TaskAnswer, read_verdict
+from workflows.model.node_task import (
     MAX_VERDICT_BYTES,
     VERDICT_SCHEMA,
     Failure,
     Health,
     Result,
-    TaskAnswer,
     TaskKind,
-    read_verdict,
 )
 
 BODY: dict[str, Any] = {
@@ -49,6 +48,7 @@ def test_a_verdict_is_read() -> None:
         pytest.param(json.dumps({**BODY, "schema": "v2"}), "schema", id="another-schema"),
         pytest.param(json.dumps({**BODY, "extra": 1}), "extra", id="extra-field"),
         pytest.param(json.dumps({**BODY, "gpus": ["../x"]}), "gpus.0", id="gpu-that-is-none"),
+        pytest.param(json.dumps({**BODY, "gpus": ["GPU-1\n"]}), "gpus.0", id="gpu-and-newline"),
         pytest.param(json.dumps({**BODY, "gpus": ["GPU-1"] * 65}), "gpus", id="too-many-gpus"),
         pytest.param(json.dumps({**BODY, "episode": "ep-0"}), "episode ep-0", id="another-episode"),
         pytest.param(json.dumps({**BODY, "task": "t-0"}), "not about this task", id="another-task"),
@@ -98,7 +98,7 @@ def test_a_diagnosis_is_read_and_escaped() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        pytest.param({"health": ""}, "no health", id="no-health"),
+        pytest.param({"health": None}, "no health", id="no-health"),
         pytest.param({"health": "healthy"}, "names a failure", id="healthy-with-a-failure"),
         pytest.param(
             {"health": "healthy", "failures": [], "more": 1},
@@ -107,6 +107,7 @@ def test_a_diagnosis_is_read_and_escaped() -> None:
         ),
         pytest.param({"failures": []}, "names no failure", id="faulty-without-one"),
         pytest.param({"health": "fine"}, "health", id="unknown-health"),
+        pytest.param({"health": ""}, "health", id="empty-health"),
         pytest.param({"failures": [{"what": "x"}] * 17}, "failures", id="too-many"),
         pytest.param({"failures": [{"what": "x" * 65}]}, "failures.0.what", id="too-long"),
         pytest.param({"result": "unknown"}, "", id="unfinished"),

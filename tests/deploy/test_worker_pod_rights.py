@@ -14,8 +14,9 @@ from activities.node_tasks.pod import task_name, task_pod
 from tests.deploy.caller import MERGE, STRATEGIC, Answer, Caller, Request
 from tests.deploy.world import IMAGE, JOBS, NAMESPACE, SimNode, World
 from workflows.contracts.kube import Owner
-from workflows.contracts.node_tasks import NodeTaskRequest, TaskKind
+from workflows.contracts.node_tasks import NodeTaskRequest
 from workflows.model.identity import NodeRef
+from workflows.model.node_task import TaskKind
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 

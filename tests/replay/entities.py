@@ -26,9 +26,10 @@ from workflows.contracts.guard import (
 from workflows.contracts.kube import MachineMemory, Owner, Reading
 from workflows.contracts.machines import BaselineRequest, Recorded
 from workflows.contracts.messages import Ask, PauseRequest, Release
-from workflows.contracts.node_tasks import NodeTaskRequest, Result, TaskAnswer
+from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
 from workflows.fleet_guard import FleetGuard
 from workflows.model.identity import NodeRef
+from workflows.model.node_task import Result
 from workflows.model.remediation.budget import Budget
 from workflows.sweep import Sweep
 

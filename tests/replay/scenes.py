@@ -12,8 +12,8 @@ from typing import Any
 from tests.replay.stage import Stage
 from tests.workflows.world import GPUS, NODE, POLICY, World, diagnosed, report_of, xid
 from workflows.contracts.messages import Opening
-from workflows.contracts.node_tasks import Health
 from workflows.memory_runtime import START
+from workflows.model.node_task import Health
 from workflows.model.policy import GatePolicy, Policy, Timing
 from workflows.model.remediation.marks import Marker, Quarantine
 

@@ -18,9 +18,10 @@ from tests.workflows.world import (
     xid,
 )
 from workflows.contracts.messages import Command
-from workflows.contracts.node_tasks import Failure, Health, NodeTaskRequest, Result, TaskAnswer
+from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
 from workflows.memory_runtime import START
 from workflows.model.detection.fault import Fault
+from workflows.model.node_task import Failure, Health, Result
 from workflows.model.policy import DrainWay, FaultPolicy, Rung
 from workflows.model.remediation.overrule import Overrule
 

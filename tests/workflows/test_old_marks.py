@@ -7,9 +7,10 @@ import pytest
 
 from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started, word
 from workflows.contracts.messages import Command, Opening
-from workflows.contracts.node_tasks import Result, TaskAnswer
+from workflows.contracts.node_tasks import TaskAnswer
 from workflows.inbox import Inbox
 from workflows.memory_runtime import START
+from workflows.model.node_task import Result
 
 
 def marked(boot_id: str, age_s: float) -> World:

@@ -22,7 +22,7 @@ from workflows.contracts.kube import (
 )
 from workflows.contracts.machines import Recorded
 from workflows.contracts.messages import Ask, ControlMessage, Grant, NodeFacts, Opening, Report
-from workflows.contracts.node_tasks import Failure, Health, NodeTaskRequest, Result, TaskAnswer
+from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
 from workflows.inbox import Inbox
 from workflows.lifecycle import remediate
 from workflows.memory_runtime import START, MemoryRuntime, StillWaiting
@@ -30,7 +30,8 @@ from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
-from workflows.model.policy import Policy, Pool, Timing
+from workflows.model.node_task import Failure, Health, Result
+from workflows.model.policy import DrainWay, Policy, Pool, Timing
 from workflows.model.remediation.drain import Blocked
 from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import (
@@ -85,6 +86,12 @@ class World:
     """What the next diagnoses answer, in order (the last for ever); empty = healthy."""
     kernel_log_says: TaskAnswer | None = None
     """What the kernel log says of the hardware; None = it is clean."""
+    works_on: bool = False
+    """The pods do not end by themselves: only an eviction ends them."""
+    issued: list[str] = field(default_factory=list)
+    """Boot ids in which a reboot was asked for, one item each time it was."""
+    done_before: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What a second run finds of a first one: (episode, task or step) -> what it left."""
     hooks: dict[str, Callable[[], None]] = field(default_factory=dict)
     runtime: MemoryRuntime | None = None
 
@@ -191,14 +198,13 @@ class World:
     def quarantine(self, request: Any, now: datetime) -> Quarantined:
         view = self.view(now)
         healer = other_healer(view)
-        if healer:
-            return Quarantined(None, view.resource_version, yielded_to=healer)
-        if self.marker and self.marker.episode not in (
-            request.owner.episode,
-            request.replace,
-            *request.adopt,
-        ):
+        known = (request.owner.episode, request.replace, *request.adopt)
+        if self.marker and (self.marker.handed_over or self.marker.episode not in known):
             raise NotOwner("belongs to another episode")
+        if healer:
+            if self.marker:
+                self._take_off(self.marker)
+            return Quarantined(None, view.resource_version, yielded_to=healer)
         if self.marker is None:
             self.marker = entry_marker(view, request.marker)
         elif self.marker.episode == request.replace:
@@ -212,12 +218,14 @@ class World:
     def note_slot(self, request: Any, now: datetime) -> Marked:
         self._fenced(Effect.RESTORE, request.owner.episode, now)
         assert self.marker is not None
+        if not self.unschedulable:
+            raise Overruled("somebody removed the cordon")
         self.marker = replace(self.marker, slot=Slot(request.epoch, now))
         self.touch()
         return Marked(self.marker, str(self.version))
 
     def drop_slot(self, request: Any, now: datetime) -> Marked:
-        if self.marker is not None:
+        if self.marker is not None and self.marker.episode == request.owner.episode:
             self.marker = replace(self.marker, slot=None)
             self.touch()
         return Marked(self.marker, str(self.version))
@@ -226,20 +234,28 @@ class World:
         self._fenced(Effect.DISRUPT, request.owner.episode, now)
         if self.blocked:
             return Drained(False, 0, 1, (Blocked("ns/pod", "Job/x", "PDB x"),))
+        if self.works_on and self.pods and request.way is DrainWay.FINISH_WORK:
+            return Drained(False, 0, self.pods)
         evicted, self.pods = self.pods, 0
         return Drained(True, evicted, 0)
 
     def reboot(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
+        task = (request.owner.episode, request.step)
+        if task in self.done_before:
+            return self.done_before[task]  # type: ignore[no-any-return]  # what stands below
         self._fenced(Effect.DISRUPT, request.owner.episode, now)
         if request.expected_boot_id != f"boot-{self.boots}":
             return TaskAnswer(Result.REFUSED, "another boot", f"boot-{self.boots}")
+        self.issued.append(request.expected_boot_id)
         if self.listens and self.boot_at is None:
             self.boot_at = now + self.boot_takes
             runtime = self.runtime
             if runtime is not None:
                 runtime.at(self.boot_at - START, lambda: self.cool(runtime.now()))
             self.touch()
-        return TaskAnswer(Result.DONE, "asked for", f"boot-{self.boots}")
+        answer = TaskAnswer(Result.DONE, "asked for", f"boot-{self.boots}")
+        self.done_before[task] = answer
+        return answer
 
     def prove_reboot(self, request: Any, now: datetime) -> Any:
         before: BootRecord = request.before
@@ -273,17 +289,27 @@ class World:
         return replace(self.kernel_log_says or diagnosed(Health.HEALTHY), boot_id=boot_id)
 
     def give_back(self, request: Any, now: datetime) -> Marked:
+        step = (request.owner.episode, "give_back")
+        if self.marker is None and (not self.unschedulable or self.done_before.get(step)):
+            return Marked(None, str(self.version))
         self._fenced(Effect.RESTORE, request.owner.episode, now)
         assert self.marker is not None
-        self.unschedulable = self.marker.was_unschedulable
-        self.marker = None
-        self.touch()
+        self.done_before[step] = self.marker.was_unschedulable
+        self._take_off(self.marker)
         return Marked(None, str(self.version))
 
+    def _take_off(self, marker: Marker) -> None:
+        self.unschedulable = self.unschedulable and marker.was_unschedulable
+        self.marker = None
+        self.touch()
+
     def hand_over(self, request: Any, now: datetime) -> Marked:
+        words = f"{request.to}:{request.reason}"
+        if self.marker is not None and self.marker.handed_over == words:
+            return Marked(self.marker, str(self.version))
         self._fenced(Effect.RESTORE, request.owner.episode, now)
         assert self.marker is not None
-        self.marker = replace(self.marker, slot=None, handed_over=f"{request.to}:{request.reason}")
+        self.marker = replace(self.marker, slot=None, handed_over=words)
         self.touch()
         return Marked(self.marker, str(self.version))
 

@@ -23,7 +23,7 @@ from activities.devices.dcgm_diag import judge_diag
 from activities.devices.dcgm_output import MAX_OUTPUT
 from activities.devices.parent import die_with_parent
 from workers.node_task.host import Host
-from workflows.contracts.node_tasks import Diagnosis, Health, TaskOrder
+from workflows.model.node_task import Diagnosis, Health, TaskOrder
 
 PROGRAM: Final = "dcgmi"
 NVVS: Final = "nvvs"
@@ -47,6 +47,7 @@ class _Ended:
 
 def diagnose(order: TaskOrder, host: Host) -> Diagnosis:
     """Runs the diagnostic of the order's level; every way in which it gives no answer is unknown."""
+    limit_s = order.limit_s or 0.0
     program = shutil.which(PROGRAM)
     if program is None:
         return Diagnosis(
@@ -54,14 +55,14 @@ def diagnose(order: TaskOrder, host: Host) -> Diagnosis:
             f"{PROGRAM} is not on PATH: the image needs DCGM, or set diagnose_level: 0",
         )
     try:
-        ended = _run([program, "diag", "-r", str(order.level), "-j"], order.limit_s)
+        ended = _run([program, "diag", "-r", str(order.level), "-j"], limit_s)
     except OSError as error:
         return Diagnosis(Health.UNKNOWN, f"{program} could not be started: {error.strerror}")
     left = f"; {_left_behind(host, ended)}" if ended.exit_code is None else ""
     if ended.exit_code is None:
         return Diagnosis(
             Health.UNKNOWN,
-            f"dcgmi diag level {order.level}: no end within {order.limit_s:g} s{left}",
+            f"dcgmi diag level {order.level}: no end within {limit_s:g} s{left}",
         )
     return judge_diag(
         ended.output, ended.exit_code, level=order.level, expected_gpus=order.expected_gpus

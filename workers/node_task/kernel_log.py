@@ -22,9 +22,9 @@ from activities.devices.kernel_readings import KernelReadings
 from activities.devices.kmsg import Lost, Record, Splitter
 from activities.devices.reading import Reading
 from workers.node_task.host import Host
-from workflows.contracts.node_tasks import MAX_FAILURES, Diagnosis, Failure, Health, TaskOrder
 from workflows.model.detection.fault import SEVERITY, UNKNOWN_KIND, Fault
 from workflows.model.detection.finding import printable
+from workflows.model.node_task import MAX_FAILURES, Diagnosis, Failure, Health, TaskOrder
 
 KMSG_ENV: Final = "FLEETMEND_KMSG"
 KMSG: Final = "dev/kmsg"

@@ -12,18 +12,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
+from msgspec.structs import replace
 
 from workers.node_task.host import Host, HostUnreadable
 from workers.node_task.task import carry_out, verdict_on
-from workflows.contracts.node_tasks import (
+from workflows.model.node_task import (
     MAX_LEVEL,
     MAX_VERDICT_BYTES,
     TASK_ENV,
+    NotReadable,
     Result,
     TaskKind,
     TaskOrder,
     TaskVerdict,
+    read_wire,
+    write_wire,
 )
 
 HOST_ROOT_ENV: Final = "FLEETMEND_HOST_ROOT"
@@ -73,17 +76,12 @@ def read_order(kind: str, text: str) -> TaskOrder:
     if not text:
         raise BadOrder(f"{TASK_ENV} is not set; node tasks are started by fleetmend's worker")
     try:
-        order = TaskOrder.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "order"
-        raise BadOrder(f"{TASK_ENV}: {field}: {first['msg']}") from error
+        order = read_wire(text, TaskOrder)
+    except NotReadable as error:
+        raise BadOrder(f"{TASK_ENV}: {error}") from error
     if order.kind != kind:
         raise BadOrder(f"{TASK_ENV} is an order for {order.kind}, the command says {kind}")
-    for field, moment in (("not_after", order.not_after), ("since", order.since)):
-        if moment is not None and moment.tzinfo is None:
-            raise BadOrder(f"{TASK_ENV}: {field}: has no time zone")
-    if order.kind is TaskKind.DIAGNOSE and (order.level < 1 or order.limit_s <= 0):
+    if order.kind is TaskKind.DIAGNOSE and (order.level < 1 or not order.limit_s):
         raise BadOrder(f"{TASK_ENV}: diagnose needs level 1 to {MAX_LEVEL} and a limit_s above 0")
     return order
 
@@ -103,25 +101,25 @@ def encode_verdict(verdict: TaskVerdict) -> bytes:
     A longer one loses its last failures (they are counted), then its detail's end, and, if that is
     not enough, becomes unknown: a part of the GPUs would be a false count.
     """
-    content = verdict.model_dump_json(by_alias=True).encode()
+    content = write_wire(verdict)
     while len(content) > MAX_VERDICT_BYTES and len(verdict.failures) > 1:
-        fewer = {"failures": verdict.failures[:-1], "more": verdict.more + 1}
-        verdict = verdict.model_copy(update=fewer)
-        content = verdict.model_dump_json(by_alias=True).encode()
+        verdict = replace(verdict, failures=verdict.failures[:-1], more=verdict.more + 1)
+        content = write_wire(verdict)
     over = len(content) - MAX_VERDICT_BYTES
     if over <= 0:
         return content
     room = max(0, len(verdict.detail) - over - 8)
-    shorter = verdict.model_copy(update={"detail": verdict.detail[:room]})
-    content = shorter.model_dump_json(by_alias=True).encode()
+    shorter = replace(verdict, detail=verdict.detail[:room])
+    content = write_wire(shorter)
     if len(content) <= MAX_VERDICT_BYTES:
         return content
-    update = {
-        "result": Result.UNKNOWN,
-        "detail": "the verdict is too long to be told whole",
-        "gpus": (),
-        "model": "",
-        "health": "",
-        "failures": (),
-    }
-    return verdict.model_copy(update=update).model_dump_json(by_alias=True).encode()
+    untold = replace(
+        verdict,
+        result=Result.UNKNOWN,
+        detail="the verdict is too long to be told whole",
+        gpus=(),
+        model="",
+        health=None,
+        failures=(),
+    )
+    return write_wire(untold)

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from msgspec.structs import replace
+
 from workers.node_task.host import Host, HostUnreadable
-from workflows.contracts.node_tasks import (
+from workflows.model.detection.finding import printable
+from workflows.model.node_task import (
     JUDGING,
-    VERDICT_SCHEMA,
     Diagnosis,
     Result,
     TaskKind,
     TaskOrder,
     TaskVerdict,
 )
-from workflows.model.detection.finding import printable
 
 REBOOT_COMMAND: Final = ("/usr/bin/systemctl", "reboot")
 """systemctl(1); run inside the host root, so it is the host's own program and its own manager."""
@@ -50,7 +51,6 @@ def carry_out(order: TaskOrder, host: Host, tell: Tell) -> TaskVerdict:
 def verdict_on(order: TaskOrder, result: Result, detail: str, *, boot_id: str = "") -> TaskVerdict:
     """A verdict without GPUs or health."""
     return TaskVerdict(
-        schema=VERDICT_SCHEMA,
         kind=order.kind,
         episode=order.episode,
         task=order.task,
@@ -96,7 +96,6 @@ def _inventory(order: TaskOrder, host: Host) -> TaskVerdict:
     if found.unreadable:
         detail += f"; without a readable UUID: {', '.join(found.unreadable)}"
     return TaskVerdict(
-        schema=VERDICT_SCHEMA,
         kind=order.kind,
         episode=order.episode,
         task=order.task,
@@ -115,8 +114,7 @@ def _judge(order: TaskOrder, host: Host) -> TaskVerdict:
     if host.boot_id() != boot_id:
         return verdict_on(order, Result.UNKNOWN, "the machine booted while it was asked")
     plain = verdict_on(order, Result.DONE, found.detail, boot_id=boot_id)
-    told = {"health": found.health, "failures": found.failures, "more": found.more}
-    return plain.model_copy(update=told)
+    return replace(plain, health=found.health, failures=found.failures, more=found.more)
 
 
 def _find_faults(order: TaskOrder, host: Host) -> Diagnosis:

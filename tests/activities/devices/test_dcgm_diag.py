@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from activities.devices.dcgm_diag import judge_diag
 from tests.model.views import ANY_JSON, mutated
-from workflows.contracts.node_tasks import Diagnosis, Health
+from workflows.model.node_task import Diagnosis, Health
 
 LEVEL_2 = ("software", "memory", "pcie")
 LEVEL_1_OF_DCGM_3 = ("Denylist", "NVML Library", "Persistence Mode", "Page Retirement/Row Remap")

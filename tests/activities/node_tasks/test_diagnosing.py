@@ -23,15 +23,8 @@ from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from workflows.contracts import Contract, errors
 from workflows.contracts.kube import Owner
-from workflows.contracts.node_tasks import (
-    DIAGNOSE,
-    KERNEL_LOG,
-    Health,
-    NodeTaskRequest,
-    Result,
-    TaskAnswer,
-    TaskKind,
-)
+from workflows.contracts.node_tasks import DIAGNOSE, KERNEL_LOG, NodeTaskRequest, TaskAnswer
+from workflows.model.node_task import Health, Result, TaskKind
 
 CONTRACTS: dict[TaskKind, Contract[NodeTaskRequest, TaskAnswer]] = {
     TaskKind.DIAGNOSE: DIAGNOSE,

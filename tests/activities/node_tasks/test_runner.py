@@ -35,15 +35,9 @@ from workflows.contracts.kube import (
     RebootWatch,
     SlotRequest,
 )
-from workflows.contracts.node_tasks import (
-    INVENTORY,
-    REBOOT,
-    NodeTaskRequest,
-    Result,
-    TaskAnswer,
-    TaskKind,
-)
+from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest, TaskAnswer
 from workflows.model.identity import NodeRef
+from workflows.model.node_task import Result, TaskKind
 from workflows.model.remediation.marks import Marker, Quarantine
 from workflows.model.remediation.reboot import BootRecord, Proof
 

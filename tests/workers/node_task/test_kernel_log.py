@@ -11,7 +11,8 @@ import pytest
 from tests.workers.node_task.conftest import BOOT
 from workers.lab.devices.kmsg import RING_RECORDS, Kmsg
 from workers.node_task.main import main
-from workflows.contracts.node_tasks import Health, Result, TaskAnswer, TaskKind, read_verdict
+from workflows.contracts.node_tasks import TaskAnswer, read_verdict
+from workflows.model.node_task import Health, Result, TaskKind
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 Look = Callable[..., TaskAnswer]
