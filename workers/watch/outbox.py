@@ -103,7 +103,7 @@ class Outbox:
         """What the node's open run was told last, while that is certain."""
 
     def offer_report(self, report: Report) -> bool:
-        """Tell Temporal this as soon as may be; False if the outbox is full."""
+        """Tell Temporal this at once, or at the node's pace if it was told much; False = full."""
         with self._lock:
             entry = self._entry(report.node)
             if entry is None:
@@ -148,14 +148,17 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._schedule, uid)
 
     def _schedule(self, uid: str) -> None:
-        """Send this entry: a report at once, facts at the node's pace."""
+        """Send this entry at the node's pace: a report at once unless there were many."""
         entry = self._entries.get(uid)
         if entry is None or uid in self._queued or uid in self._busy or self._is_backing_off(uid):
             return
-        if entry.report is not None:
-            self._enqueue(uid)
+        pace, now = self._pace(uid), self._clock()
+        if entry.report is None:
+            self._enqueue_within(uid, pace.delay_s(now, entry.haste))
+        elif wait_s := pace.reports.wait_s(now):
+            self._enqueue_within(uid, wait_s)
         else:
-            self._enqueue_within(uid, self._pace(uid).delay_s(self._clock(), entry.haste))
+            self._enqueue(uid)
 
     def _enqueue_within(self, uid: str, delay_s: float) -> None:
         """Enqueue it then, or when that was due anyway."""
@@ -211,6 +214,7 @@ class Outbox:
                 # It may start another run, which has been told nothing but this.
                 self._known.pop(entry.node.uid, None)
                 await post.send_report(entry.report)
+                self._pace(entry.node.uid).reports.take(self._clock())
                 self._metrics.count(Counter.REPORTS_SENT)
                 if entry.report.facts is not None:
                     self._known[entry.node.uid] = entry.report.facts

@@ -23,6 +23,10 @@ LONG_BURST: Final = 60
 """Signals of a repair that meets every obstacle, held and resumed several times."""
 LONG_REFILL_S: Final = 120.0
 """After a long burst: 720 signals a day, so that a history holds weeks of flapping."""
+REPORT_BURST: Final = 12
+"""Reports that go at once: each opens an episode or tells an open one of something new."""
+REPORT_REFILL_S: Final = 120.0
+"""After that many: what flaps is quarantined by now, and the newest report is the one that counts."""
 
 
 class Haste(StrEnum):
@@ -68,6 +72,7 @@ class Pace:
 
     burst: Bucket = field(default_factory=lambda: Bucket(BURST, REFILL_S))
     long_burst: Bucket = field(default_factory=lambda: Bucket(LONG_BURST, LONG_REFILL_S))
+    reports: Bucket = field(default_factory=lambda: Bucket(REPORT_BURST, REPORT_REFILL_S))
     sent_at: float = float("-inf")
 
     def delay_s(self, now: float, haste: Haste) -> float:
@@ -91,4 +96,4 @@ class Pace:
 
     def is_rested(self, now: float) -> bool:
         """True if nothing of earlier signals counts any more."""
-        return self.burst.left(now) >= BURST and self.long_burst.left(now) >= LONG_BURST
+        return all(b.left(now) >= b.size for b in (self.burst, self.long_burst, self.reports))

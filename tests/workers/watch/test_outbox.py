@@ -19,6 +19,8 @@ from workers.watch.pace import (
     LONG_BURST,
     LONG_REFILL_S,
     REFILL_S,
+    REPORT_BURST,
+    REPORT_REFILL_S,
     SPACING_S,
     Haste,
     Pace,
@@ -359,6 +361,23 @@ async def test_report_goes_at_once_and_held_facts_stay_held(
     await _settled(office)
     assert office.letters.sent == [_report(1)]
     assert len(office.outbox) == 1
+
+
+async def test_reports_of_a_flapping_node_come_at_its_pace_and_the_newest_counts(
+    flapping: tuple[Office, Clock],
+) -> None:
+    office, clock = flapping
+    for number in range(REPORT_BURST):
+        office.outbox.offer_report(_report(1, f"e{number}"))
+        await office.until_sent(number + 1)
+    office.outbox.offer_report(_report(1, "held"))
+    office.outbox.offer_report(_report(1, "newest"))
+    await _settled(office)
+    assert len(office.letters.sent) == REPORT_BURST
+    clock.now += REPORT_REFILL_S
+    office.outbox.offer_report(_report(1, "newest"))
+    await office.until_sent(REPORT_BURST + 1)
+    assert office.letters.sent[-1] == _report(1, "newest")
 
 
 TOLD = FactsKey(
