@@ -41,10 +41,19 @@ class Asker:
 
     @workflow.run
     async def run(self, ask: Ask, again_s: float, holds_s: float | None = None) -> list[Grant]:
-        while not self._grants:
+        is_noted = False
+        while not is_noted:
             await workflow.execute_activity("send_ask", ask, start_to_close_timeout=CALL)
             await _until(lambda: bool(self._grants), again_s)
-        await workflow.execute_activity("note", ask, start_to_close_timeout=CALL)
+            if self._grants:
+                is_noted = await workflow.execute_activity(
+                    "note",
+                    args=[ask, self._grants[-1].epoch],
+                    result_type=bool,
+                    start_to_close_timeout=CALL,
+                )
+                if not is_noted:
+                    self._grants.clear()
         await _until(lambda: self._done, holds_s)
         freed = Release(ask.budget, ask.pool, ask.node.uid, ask.episode)
         await workflow.execute_activity("unnote", freed, start_to_close_timeout=CALL)
@@ -77,6 +86,7 @@ class Hall:
     order: list[str] = field(default_factory=list)
     most: int = 0
     claims: list[str] = field(default_factory=list)
+    refused: int = 0
     state: GuardState | None = field(default_factory=lambda: GuardState(epoch="epoch-0"))
     slow_survey: asyncio.Event | None = None
 
@@ -94,11 +104,16 @@ class Hall:
         await self.guard.signal("release", release)
 
     @activity.defn
-    async def note(self, ask: Ask) -> None:
+    async def note(self, ask: Ask, epoch: str) -> bool:
+        """As the activity that notes a slot: a grant of an older guard is refused."""
+        if self.claims and epoch != self.claims[-1]:
+            self.refused += 1
+            return False
         self.noted[ask.node.uid] = ask
         self.order.append(ask.node.name)
         self.most = max(self.most, len(self.noted))
         await self._tell()
+        return True
 
     @activity.defn
     async def unnote(self, release: Release) -> None:
@@ -152,6 +167,11 @@ class Hall:
         handle = self.client.get_workflow_handle(ask.workflow_id)
         await handle.signal("done")
         await handle.result()
+
+    async def ended(self, ask: Ask) -> None:
+        """Waits until this asker has had its place and released it."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.client.get_workflow_handle(ask.workflow_id).result()
 
     async def granted(self, count: int) -> None:
         """Waits until so many grants were noted."""

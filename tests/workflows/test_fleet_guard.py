@@ -1,5 +1,6 @@
 """The guard on a real server: caps, order, pauses, restarts; and nobody is left waiting."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from functools import partial
@@ -207,3 +208,20 @@ async def test_a_terminated_guard_strands_nobody_and_grants_nothing_twice(hall: 
     assert hall.most <= 2
     assert sorted(hall.order) == sorted(asks)
     assert (await hall.budgets()).epoch != before.epoch
+
+
+async def test_a_guard_that_is_terminated_under_load_keeps_the_budget_and_strands_nobody(
+    hall: Hall,
+) -> None:
+    """Each new guard meets the holders of the former one, and everybody's asks at once."""
+    hall.state, cap, count = None, 3, 24
+    asks = [await hall.ask(number, holds_s=0.3, cap=cap) for number in range(count)]
+    kills = (2, 7, 12, 17)
+    for granted in kills:
+        await hall.granted(granted)
+        await hall.guard.terminate("a person's mistake")
+    await asyncio.gather(*(hall.ended(ask) for ask in asks))
+    assert hall.most <= cap
+    assert sorted(hall.order) == sorted(ask.node.name for ask in asks)
+    assert len(set(hall.claims)) > len(kills)
+    await hall.until_state(lambda state: not holders(state) and not waiting(state))
