@@ -213,10 +213,10 @@ async def test_a_terminated_guard_strands_nobody_and_grants_nothing_twice(hall: 
 async def test_a_guard_that_is_terminated_under_load_keeps_the_budget_and_strands_nobody(
     hall: Hall,
 ) -> None:
-    """Each new guard meets the holders of the former one, and everybody's asks at once."""
-    hall.state, cap, count = None, 3, 24
-    asks = [await hall.ask(number, holds_s=0.3, cap=cap) for number in range(count)]
-    kills = (2, 7, 12, 17)
+    """Each new guard meets the former one's holders, who stay beyond its survey, and all asks at once."""
+    hall.state, cap, count = None, 3, 15
+    asks = [await hall.ask(number, holds_s=4 * NOTES_S, cap=cap) for number in range(count)]
+    kills = (2, 6, 10)
     for granted in kills:
         await hall.granted(granted)
         await hall.guard.terminate("a person's mistake")
