@@ -103,8 +103,11 @@ def test_a_node_owned_by_a_former_claim_of_that_name_is_a_mismatch(
 
 
 def _taint(key: str) -> Callable[[Cluster, Claims, Owner], None]:
-    body = {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}}
-    return lambda cluster, claims, owner: cluster.patch_node(owner.node.name, body) and None
+    def taint(cluster: Cluster, claims: Claims, owner: Owner) -> None:
+        taints = [{"key": key, "effect": "NoSchedule"}]
+        cluster.patch_node(owner.node.name, {"spec": {"taints": taints}})
+
+    return taint
 
 
 def _rebooting(cluster: Cluster, claims: Claims, owner: Owner) -> None:

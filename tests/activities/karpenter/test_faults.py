@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from activities.kube import paths
 from tests.activities import test_faults_at_each_call as matrix
 from tests.activities.conftest import BareNodes
 from tests.activities.desk import Desk
@@ -84,8 +85,8 @@ class AwaitingTheEnd(matrix.Scenario):
 
     def prepare(self, scene: Any) -> None:
         scene.claims.patch(scene.claim.name, {"metadata": {"finalizers": None}})
-        scene.cluster.kube.delete(matrix.paths.node_claim(scene.claim.name), uid=None)
-        scene.cluster.kube.delete(matrix.paths.node(scene.name), uid=None)
+        scene.cluster.kube.delete(paths.node_claim(scene.claim.name), uid=None)
+        scene.cluster.kube.delete(paths.node(scene.name), uid=None)
 
     def request(self, scene: Any) -> Any:
         return ClaimWatch(scene.owner, scene.claim)
