@@ -22,7 +22,7 @@ from workers.lab.controlplane.settings import LabSettings
 from workers.lab.karpenter.instance_types import GPUS, Capacity
 from workers.lab.karpenter.node_pools import UNVALIDATED, PoolShape
 from workers.lab.kubelet.client import FleetClient, FleetError
-from workers.lab.kubelet.spec import NodeKind, Power
+from workers.lab.kubelet.spec import Machine, NodeKind, Power
 
 LIMIT_S = 30.0
 REPAIR_LIMIT_S = 90.0
@@ -182,6 +182,23 @@ def test_a_restart_of_the_nodes_process_finds_the_same_machines(
         before.system_uuid,
         before.provider_id,
     )
+
+
+def test_a_machine_may_come_back_under_another_name(
+    karpenter: KarpenterHands, fleet: FleetClient, own_cluster: Cluster
+) -> None:
+    pool = karpenter.pool(PoolShape("again", NodeKind.LIGHT, replicas=1, machine=Machine.AGAIN))
+    (node,) = karpenter.until_ready(pool, 1)
+    before = own_cluster.node(node)
+    (claim,) = karpenter.claims(pool)
+    karpenter.delete_claim(claim)
+    karpenter.until_gone(node)
+    (successor,) = karpenter.until_ready(pool, 1)
+    after = own_cluster.node(successor)
+    assert (after.name != node, after.uid != before.uid) == (True, True)
+    assert after.provider_id != before.provider_id
+    assert after.system_uuid == before.system_uuid
+    assert fleet.node(successor).provider_id == after.provider_id
 
 
 def test_only_karpenter_takes_its_nodes_away(karpenter: KarpenterHands, fleet: FleetClient) -> None:
