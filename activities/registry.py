@@ -14,6 +14,9 @@ from temporalio.client import Client
 
 from activities.errors import failures_mapped
 from activities.guard import GuardActivities, Place
+from activities.karpenter.claims import ClaimActivities
+from activities.karpenter.removal import RemovalActivities
+from activities.karpenter.succession import SuccessionActivities
 from activities.kube.boots import BootActivities
 from activities.kube.client import KubeClient
 from activities.kube.drain import DrainActivity
@@ -28,7 +31,7 @@ from activities.node_tasks.runner import NodeTaskActivities
 from activities.permit import Authority
 from activities.policy_file import PolicySource
 from activities.sweep import Sources, SweepActivity
-from workflows.contracts import Contract, guard, kube, machines, node_tasks
+from workflows.contracts import Contract, guard, karpenter, kube, machines, node_tasks
 from workflows.contracts import Request as Asked
 from workflows.contracts import Result as Answered
 
@@ -54,6 +57,7 @@ def build_activities(deps: Dependencies) -> list[Callable[..., Any]]:
     store = MachineStore(deps.kube)
     return [
         *_cluster_activities(deps, authority, store),
+        *_karpenter_activities(deps, authority),
         *_record_activities(deps, authority, store),
         *_guard_activities(deps, authority, store),
     ]
@@ -72,12 +76,27 @@ def _cluster_activities(
         _sync(kube.QUARANTINE, QuarantineActivity(deps.kube, authority, epochs).quarantine),
         _sync(kube.NOTE_SLOT, marks.note_slot),
         _sync(kube.DROP_SLOT, marks.drop_slot),
+        _sync(kube.ASSERT_VETOES, marks.assert_vetoes),
         _sync(kube.DRAIN, DrainActivity(deps.kube, authority).drain),
         _sync(kube.PROVE_REBOOT, boots.prove_reboot),
         _sync(kube.AWAIT_REBOOT, boots.await_reboot),
         _sync(kube.GIVE_BACK, marks.give_back),
         _sync(kube.HAND_OVER, marks.hand_over),
         _sync(kube.AWAIT_PERMIT, boots.await_permit),
+    ]
+
+
+def _karpenter_activities(deps: Dependencies, authority: Authority) -> list[Callable[..., Any]]:
+    claims = ClaimActivities(deps.kube, authority)
+    removal = RemovalActivities(deps.kube)
+    succession = SuccessionActivities(deps.kube)
+    return [
+        _sync(karpenter.RESOLVE_CLAIM, claims.resolve_claim),
+        _sync(karpenter.DELETE_CLAIM, claims.delete_claim),
+        _sync(karpenter.READ_CLAIM_END, removal.read_claim_end),
+        _sync(karpenter.AWAIT_CLAIM_GONE, removal.await_claim_gone),
+        _sync(karpenter.LOOK_FOR_SUCCESSOR, succession.look_for_successor),
+        _sync(karpenter.FIND_SUCCESSOR, succession.find_successor),
     ]
 
 

@@ -7,18 +7,21 @@ by replay. Decides nothing. Talks to `model` and `contracts`.
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from workflows.contracts.karpenter import Resolved
 from workflows.contracts.kube import MachineMemory, Owner, Reading
 from workflows.contracts.machines import Attempt, PhaseRecord, Validation
 from workflows.contracts.messages import Closing, Opening
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch
-from workflows.model.policy import FaultPolicy, Policy, Rung
+from workflows.model.policy import FaultPolicy, Policy, Pool, Rung
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement
-from workflows.model.remediation.marks import Marker
+from workflows.model.remediation.ladder import rungs_for
+from workflows.model.remediation.marks import Marker, is_on_karpenter
 from workflows.model.remediation.overrule import Overrule, is_overruled
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.model.remediation.reboot import BootRecord
+from workflows.model.remediation.replacement import ClaimRef, Horizon
 
 HARD = frozenset(
     {
@@ -29,6 +32,17 @@ HARD = frozenset(
     }
 )
 """Classes that are repaired even if the condition turned good again by itself."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """The machine was given away at `at`: what is waited for until its successor stands."""
+
+    claim: ClaimRef
+    node_pool: str
+    horizon: Horizon
+    must_be_refilled: bool
+    at: datetime
 
 
 @dataclass
@@ -58,6 +72,11 @@ class Episode:
     undone: list[Overrule] = field(default_factory=list)
     laps: int = 0
     stuck: str = ""
+    on_karpenter: bool = False
+    claims: Resolved | None = None
+    horizon: Horizon | None = None
+    leaving: Leaving | None = None
+    yielding: str = ""
     drained: bool = False
     tried: list[Rung] = field(default_factory=list)
     pending: BootRecord | None = None
@@ -78,10 +97,33 @@ class Episode:
         """What policy says about the episode's fault."""
         return self.policy.faults[self.fault]
 
+    @property
+    def pool_policy(self) -> Pool | None:
+        """What policy says about the node's pool."""
+        return self.policy.pool_named(self.pool)
+
+    @property
+    def ladder(self) -> list[Rung]:
+        """The rungs of the fault's ladder that mean something on this node."""
+        return rungs_for(self.treatment.ladder, self.pool_policy, is_on_karpenter=self.on_karpenter)
+
     def read(self, reading: Reading) -> None:
         """Takes over what a fresh reading says about the machine and the marker."""
         self.machine = reading.machine
         self.marker = reading.marker
+        self.on_karpenter = is_on_karpenter(reading.node)
+
+    @property
+    def is_interim(self) -> bool:
+        """True if the next pass does not begin with the node: see `lifecycle.settle`."""
+        return bool(self.stuck or self.yielding) or self.leaving is not None
+
+    def stop(self, fact: Exception, *, is_healer: bool) -> None:
+        """A step has shown that the runbook cannot go on as it is."""
+        if is_healer:
+            self.yielding = str(fact)
+        else:
+            self.stuck = str(fact)
 
     def owns(self, marker: Marker | None) -> bool:
         """True if the marker is this episode's."""
@@ -143,11 +185,13 @@ class Episode:
 
     def plan(self) -> tuple[str, ...]:
         """What will happen from here if nothing goes wrong, in the order of the runbook."""
+        if self.leaving is not None:
+            return ("wait until the machine is gone", "find its successor and validate it")
         if self.retiring:
             return ("drain", "hand over to people: " + self.retiring)
-        if self.recover or not self.treatment.ladder:
+        if self.recover or not self.ladder:
             return ("wait for the node to recover", "gate", "give back, or hold")
-        rungs = [rung for rung in self.treatment.ladder if rung not in self.tried]
+        rungs = [rung for rung in self.ladder if rung not in self.tried]
         drain = [] if self.drained else [f"drain ({self.treatment.drain})"]
         return (*drain, *rungs, "gate", "give back, or hold")
 

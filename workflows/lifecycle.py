@@ -12,12 +12,10 @@ from datetime import timedelta
 from workflows.contracts.kube import (
     DRAIN,
     GIVE_BACK,
-    HAND_OVER,
     QUARANTINE,
     Drained,
     DrainRequest,
     GiveBackRequest,
-    HandOverRequest,
     QuarantineRequest,
     Reading,
 )
@@ -37,6 +35,7 @@ from workflows.people import (
     heed,
     hold,
     is_undone,
+    make_way,
     overrule,
     renew,
     reopen,
@@ -54,10 +53,12 @@ from workflows.proving import (
     prove_and_judge,
     reboot,
 )
+from workflows.replacing import hand_over, replace_machine, see_through, survey_claim
 from workflows.runtime import (
     Interrupted,
     NodeGone,
     NotOwner,
+    OtherHealer,
     Overruled,
     Runtime,
     StepFailed,
@@ -91,8 +92,8 @@ async def remediate(run: Runtime, opening: Opening) -> Closing:
         except Overruled as fact:
             overrule(run, episode, str(fact))
             continue
-        except StepFailed as fact:
-            episode.stuck = str(fact)
+        except (StepFailed, OtherHealer) as fact:
+            episode.stop(fact, is_healer=isinstance(fact, OtherHealer))
             continue
         except NodeGone as fact:
             outcome, episode.detail = Outcome.VANISHED, str(fact)
@@ -110,8 +111,8 @@ async def remediate(run: Runtime, opening: Opening) -> Closing:
 
 async def live(run: Runtime, episode: Episode) -> Outcome | None:
     """One pass down the runbook; None = the world has changed, start from the top."""
-    if episode.stuck:
-        return await wait_for_a_person(run, episode)
+    if episode.is_interim:
+        return await settle(run, episode)
     hear(run, episode)
     reading = await look(run, episode)
     if is_undone(episode, reading):
@@ -131,6 +132,15 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
     episode.is_opened = True
     await enter_quarantined(run, episode)
     return await heal(run, episode)
+
+
+async def settle(run: Runtime, episode: Episode) -> Outcome | None:
+    """What comes before any other look at the node: a person, a machine on its way out, a healer."""
+    if episode.stuck:
+        return await wait_for_a_person(run, episode)
+    if episode.leaving is not None:
+        return await see_through(run, episode)
+    return await make_way(run, episode)
 
 
 # ---------------------------------------------------------------- suspect
@@ -252,9 +262,11 @@ async def enter_quarantined(run: Runtime, episode: Episode) -> None:
 
 async def heal(run: Runtime, episode: Episode) -> Outcome | None:
     """The ladder: a rung, its proof, the gate; then the next rung, give back, or hold."""
-    verdict = await before_repair(run, episode)
+    verdict: Judgement | Outcome | None = await before_repair(run, episode)
     while True:
-        rung = next_rung(episode.treatment.ladder, episode.tried)
+        if isinstance(verdict, Outcome):
+            return verdict
+        rung = next_rung(episode.ladder, episode.tried)
         if verdict is not None and verdict.verdict is Verdict.PASSED:
             if not run.inbox.fresh:
                 return await give_back(run, episode)
@@ -283,7 +295,7 @@ async def before_repair(run: Runtime, episode: Episode) -> Judgement | None:
         unread = await ask_the_kernel(run, episode)
         if unread is not None:
             return unread
-    if not episode.treatment.ladder:
+    if not episode.ladder:
         patience = timedelta(seconds=episode.treatment.recovery_wait_s)
         return await gate(run, episode, patience)
     if episode.tried or episode.fault in HARD:
@@ -307,13 +319,17 @@ def may_repair(verdict: Judgement | None) -> bool:
     return verdict is None or verdict.verdict is Verdict.FAILED
 
 
-async def repair(run: Runtime, episode: Episode, rung: Rung) -> Judgement:
-    """Slot, drain, one rung, its proof, the gate."""
+async def repair(run: Runtime, episode: Episode, rung: Rung) -> Judgement | Outcome:
+    """Slot, drain, one rung, its proof, the gate; a replaced machine ends the episode."""
     await take_slot(run, episode)
+    await survey_claim(run, episode)
     if not episode.drained:
         blocked = await drain(run, episode)
         if blocked is not None:
             return blocked
+        await survey_claim(run, episode)
+    if rung is Rung.REPLACE:
+        return await replace_machine(run, episode)
     if rung is Rung.REBOOT:
         refused = await reboot(run, episode)
         if refused is not None:
@@ -374,7 +390,7 @@ async def give_back(run: Runtime, episode: Episode) -> Outcome | None:
 
 
 async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
-    """A person wants the node out: drain it, keep the cordon, say who has it now."""
+    """A person wants the node out: drained, then replaced, or handed over with its cordon."""
     run.inbox.may_worsen = False
     if not episode.owns(reading.marker):
         outcome = await quarantine(run, episode)
@@ -382,6 +398,7 @@ async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
             return outcome
     while True:
         await take_slot(run, episode)
+        await survey_claim(run, episode)
         deadline = episode.policy.faults[Fault.OPERATOR].drain_deadline_s
         done = await run.step(DRAIN, DrainRequest(episode.owner, DrainWay.NOW, deadline))
         if done.done:
@@ -390,12 +407,13 @@ async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
             break
     episode.actions.append(f"drain: {done.evicted} pods evicted")
     episode.enter(Phase.DRAINED, run.now())
-    await publish(run, episode, f"{done.evicted} pods evicted", "hand over")
-    run.inbox.expectation = None
-    await run.step(HAND_OVER, HandOverRequest(episode.owner, "operator", episode.retiring))
-    episode.actions.append("hand over")
-    episode.detail = f"handed over: {episode.retiring}"
-    return Outcome.RETIRED
+    doing = "replace" if episode.on_karpenter else "hand over"
+    await publish(run, episode, f"{done.evicted} pods evicted", doing)
+    answer = await replace_machine(run, episode)
+    if isinstance(answer, Outcome):
+        return answer
+    why = "; ".join(answer.reasons)
+    return await hand_over(run, episode, "operator", f"{episode.retiring} (not replaced: {why})")
 
 
 # ---------------------------------------------------------------- closing

@@ -120,6 +120,13 @@ async def take_leftover_off(run: Runtime, episode: Episode) -> None:
     episode.marker = None
 
 
+async def make_way(run: Runtime, episode: Episode) -> Outcome:
+    """Another healer has begun on the node: nothing of ours stays there."""
+    healer, episode.yielding = episode.yielding, ""
+    await take_leftover_off(run, episode)
+    return episode.end(Outcome.YIELDED, f"left to another healer: {healer}")
+
+
 def has_another_boot(inbox: Inbox, boot: str) -> bool:
     """True if the node has booted since `boot`."""
     return inbox.facts is not None and bool(boot) and inbox.facts.boot_id not in ("", boot)
@@ -182,6 +189,7 @@ def reopen(run: Runtime, episode: Episode) -> None:
     renew(run, episode)
     episode.match, episode.marker = None, None
     episode.drained, episode.recover, episode.overruled = False, False, None
+    episode.claims, episode.horizon = None, None
     inbox.heeding = True
     inbox.fault = Fault.OPERATOR
     if episode.phase is Phase.CLOSED:

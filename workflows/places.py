@@ -10,8 +10,8 @@ from workflows.contracts.guard import ASK_GUARD, RELEASE_PLACE
 from workflows.contracts.kube import DROP_SLOT, NOTE_SLOT, SlotRequest
 from workflows.contracts.messages import Ask, Release
 from workflows.episode import Episode
-from workflows.model.policy import nodes_of_share
 from workflows.model.remediation.budget import Budget
+from workflows.model.share import nodes_of_share
 from workflows.runtime import Runtime
 
 ASK_AGAIN = (60.0, 120.0, 300.0, 600.0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from workflows.contracts.kube import (
+    ASSERT_VETOES,
     AWAIT_REBOOT,
     OPEN_EPISODE,
     PROVE_REBOOT,
@@ -31,10 +32,10 @@ from workflows.model.remediation.gate import (
     judge_inventory,
     worst,
 )
-from workflows.model.remediation.marks import Marker
+from workflows.model.remediation.marks import Marker, other_healer
 from workflows.model.remediation.phase import Phase
 from workflows.model.remediation.reboot import BootRecord, Proof, RebootProof
-from workflows.runtime import Overruled, Runtime, Until
+from workflows.runtime import OtherHealer, Overruled, Runtime, Until
 from workflows.telling import publish_record
 
 HEARSAY = timedelta(seconds=10)
@@ -84,6 +85,9 @@ async def look(run: Runtime, episode: Episode) -> Reading:
     if wanted and not _stands(reading, wanted):
         raise Overruled("somebody removed the marker or the cordon")
     adopt(run, episode, reading)
+    healer = other_healer(reading.node)
+    if healer and episode.on_karpenter and episode.owns(reading.marker):
+        raise OtherHealer(healer)
     return reading
 
 
@@ -188,7 +192,14 @@ async def prove_and_judge(run: Runtime, episode: Episode) -> Judgement:
     record = episode.record(run.now(), proof.detail)
     done = attempt(Rung.REBOOT, before.at, proof.proof, before.boot_id, proof.boot_id)
     await publish_record(run, episode, replace(record, attempt=done), "gate")
+    await assert_marks(run, episode)
     return await gate(run, episode)
+
+
+async def assert_marks(run: Runtime, episode: Episode) -> None:
+    """After a boot Karpenter's vetoes stand again: its reboots write Nodes without a lock."""
+    if episode.on_karpenter:
+        await run.step(ASSERT_VETOES, episode.owner)
 
 
 async def prove_reboot(run: Runtime, episode: Episode, before: BootRecord) -> RebootProof:

@@ -52,6 +52,10 @@ class Overruled(Exception):
     """Somebody took our marker or cordon off."""
 
 
+class OtherHealer(Exception):
+    """Another healer has begun on the node: everything of ours comes off."""
+
+
 class StepFailed(Exception):
     """A step cannot succeed as asked; the node keeps its quarantine and people must look."""
 

@@ -1,6 +1,6 @@
 """Changing the marks of an episode on its node: the slot, the return, the hand-over.
 
-Owns the activities `note_slot`, `drop_slot`, `give_back` and `hand_over`. Each is fenced by the
+Owns the activities `note_slot`, `drop_slot`, `assert_vetoes`, `give_back` and `hand_over`. Each is fenced by the
 episode in the marker and changes the marker it has just read, under its resourceVersion. What the
 patches say is `workflows/model/remediation/marks.py`.
 """
@@ -23,10 +23,23 @@ from activities.kube.mark_writing import (
     send_mark,
 )
 from activities.permit import Authority
-from workflows.contracts.kube import GiveBackRequest, HandOverRequest, Marked, SlotRequest
+from workflows.contracts.kube import (
+    GiveBackRequest,
+    HandOverRequest,
+    Marked,
+    Owner,
+    SlotRequest,
+)
 from workflows.model.detection.finding import printable
 from workflows.model.node import NodeView
-from workflows.model.remediation.marks import Marker, Slot, exit_patch, marker_patch
+from workflows.model.remediation.marks import (
+    Marker,
+    Slot,
+    exit_patch,
+    lost_vetoes,
+    marker_patch,
+    veto_patch,
+)
 from workflows.model.remediation.permit import Effect
 
 MAX_REASON: Final = 512
@@ -90,6 +103,26 @@ class MarkActivities:
             if written is not None:
                 return Marked(read_mark(written), written.resource_version)
         raise kept_changing(request.owner.node, "drop_slot")
+
+    def assert_vetoes(self, owner: Owner) -> Marked:
+        """Implements `assert_vetoes`: Karpenter's vetoes stand beside our marker.
+
+        Idempotent: a second run finds them. Never marks anew what a person took off.
+
+        Raises:
+            ApplicationError: not-owner, overruled, not-permitted, node-gone; nothing is written.
+        """
+        for _ in range(ROUNDS):
+            node = self._authority.demand(owner, Effect.MARK)
+            marker = owned_mark(node, owner.episode)
+            if not node.unschedulable:
+                raise errors.overruled(f"somebody removed the cordon of Node {node.name}")
+            if not lost_vetoes(node):
+                return Marked(marker, node.resource_version)
+            written = send_mark(self._kube, node, veto_patch(node))
+            if written is not None:
+                return Marked(marker, written.resource_version)
+        raise kept_changing(owner.node, "assert_vetoes")
 
     def give_back(self, request: GiveBackRequest) -> Marked:
         """Implements `give_back`: nothing of ours is on the node, what was there before is again.

@@ -14,6 +14,7 @@ CollectionPath = NewType("CollectionPath", str)
 """Path of a collection: for list, watch and create."""
 
 FLEETMEND_GROUP = "fleetmend.io/v1alpha1"
+KARPENTER_GROUP = "karpenter.sh/v1"
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.:_]{0,251}[A-Za-z0-9])?")
 """Names of objects as the API server admits them: the RFC 1123 subdomain, and ':' and '_' and
@@ -158,6 +159,26 @@ def gpu_machine(name: str) -> ObjectPath:
 def gpu_machine_status(name: str) -> ObjectPath:
     """The status of the record of one machine."""
     return object_path(gpu_machines(), name, subresource="status")
+
+
+def node_claims() -> CollectionPath:
+    """All of Karpenter's NodeClaims."""
+    return collection_path(KARPENTER_GROUP, "nodeclaims")
+
+
+def node_claim(name: str) -> ObjectPath:
+    """One NodeClaim."""
+    return object_path(node_claims(), name)
+
+
+def node_pool(name: str) -> ObjectPath:
+    """One of Karpenter's NodePools."""
+    return object_path(collection_path(KARPENTER_GROUP, "nodepools"), name)
+
+
+def volume_attachments() -> CollectionPath:
+    """All VolumeAttachments; the server has no selector for those of one node."""
+    return collection_path("storage.k8s.io/v1", "volumeattachments")
 
 
 def version() -> ObjectPath:

@@ -22,7 +22,7 @@ from workflows.model.remediation.phase import Outcome
 MAX_ENTRIES: Final = 50
 """Of attempts, strikes and overruled faults; the CRD refuses more."""
 MAX_DETAIL: Final = 1_000
-STRIKING: Final = frozenset({Outcome.RETURNED, Outcome.RETIRED})
+STRIKING: Final = frozenset({Outcome.RETURNED, Outcome.REPLACED, Outcome.RETIRED})
 """Outcomes of episodes in which the machine was out of service."""
 
 _NOT_A_WORD = re.compile(r"[^a-z0-9-]+")

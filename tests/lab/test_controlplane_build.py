@@ -7,6 +7,7 @@ every fresh machine's first start does anyway.
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,11 +15,14 @@ import pytest
 
 from tests.harness.waiting import wait_until
 from workers.lab.address import Component
-from workers.lab.controlplane import build
-from workers.lab.controlplane.build import BuildProgress, BuildStage, build_key, ensure_built
+from workers.lab.controlplane.build import BuildProgress, BuildStage, ensure_built
 from workers.lab.controlplane.errors import BuildFailed, ProgramsUnavailable
-from workers.lab.controlplane.programs import CONTROL_PLANE, find_programs
+from workers.lab.controlplane.programs import CONTROL_PLANE, find_helm, find_programs
 from workers.lab.controlplane.progress import BuildDisplay, line_of
+from workers.lab.controlplane.recipe import control_plane_recipe, karpenter_recipe
+
+RECIPE = control_plane_recipe()
+KEY = RECIPE.key
 
 FAKE_GO = """\
 #!/bin/sh
@@ -27,6 +31,13 @@ echo "$1 GOFLAGS=$GOFLAGS GOTOOLCHAIN=$GOTOOLCHAIN GOOS=$GOOS GOPROXY=$GOPROXY" 
 case "$1" in
 version) echo "go version ${FAKE_GO_VERSION:-go1.26.8} linux/amd64" ;;
 list)
+    if [ "$2" = -m ]; then
+        mkdir -p "$GOMODCACHE/m/pkg/apis/crds" "$GOMODCACHE/m/kwok/apis/crds"
+        touch "$GOMODCACHE/m/pkg/apis/crds/karpenter.sh_nodepools.yaml"
+        touch "$GOMODCACHE/m/kwok/apis/crds/kwok_classes.yaml"
+        echo "$GOMODCACHE/m"
+        exit
+    fi
     echo "go: downloading k8s.io/api v0.36.3" >&2
     printf 'fmt\\nos\\nnet\\n' ;;
 build)
@@ -36,7 +47,7 @@ build)
     mkdir -p "$GOCACHE" "$GOMODCACHE/k8s.io"
     echo fmt >&2
     while [ "$1" != -o ]; do shift; done
-    for name in server kube-apiserver kube-controller-manager kube-scheduler; do
+    for name in server kube-apiserver kube-controller-manager kube-scheduler kwok helm; do
         echo program > "$2/$name"; chmod +x "$2/$name"
     done ;;
 esac
@@ -67,18 +78,18 @@ def _builds(calls: Path) -> int:
 
 
 def test_a_build_leaves_the_programs_and_none_of_its_scratch(calls: Path, tmp_path: Path) -> None:
-    folder = ensure_built(_silent)
-    assert folder == tmp_path / "cache" / f"bin-{build_key()}"
+    folder = ensure_built(RECIPE, _silent)
+    assert folder == tmp_path / "cache" / f"bin-{KEY}"
     assert all((folder / component.value).exists() for component in CONTROL_PLANE)
     left = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert not (tmp_path / "cache" / f"build-{build_key()}").exists(), left
-    assert ensure_built(_silent) == folder
+    assert not (tmp_path / "cache" / f"build-{KEY}").exists(), left
+    assert ensure_built(RECIPE, _silent) == folder
     assert _builds(calls) == 1
 
 
 def test_progress_says_the_disk_need_first_and_counts_packages(calls: Path) -> None:
     told: list[BuildProgress] = []
-    ensure_built(told.append)
+    ensure_built(RECIPE, told.append)
     assert "GiB of disk" in told[0].note
     assert {p.stage for p in told} == {
         BuildStage.DOWNLOADING,
@@ -95,7 +106,7 @@ def test_the_users_go_settings_don_t_disturb_but_the_proxy_counts(
     monkeypatch.setenv("GOTOOLCHAIN", "local")
     monkeypatch.setenv("GOOS", "plan9")
     monkeypatch.setenv("GOPROXY", "https://proxy.example")
-    ensure_built(_silent)
+    ensure_built(RECIPE, _silent)
     built = next(line for line in calls.read_text().splitlines() if line.startswith("build "))
     assert built == (
         "build GOFLAGS=-mod=readonly -modcacherw GOTOOLCHAIN=auto GOOS=linux "
@@ -105,7 +116,7 @@ def test_the_users_go_settings_don_t_disturb_but_the_proxy_counts(
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "not executable", "no record"])
 def test_a_damaged_cache_is_built_again(calls: Path, damage: str) -> None:
-    folder = ensure_built(_silent)
+    folder = ensure_built(RECIPE, _silent)
     program = folder / "kube-scheduler"
     match damage:
         case "missing":
@@ -116,7 +127,7 @@ def test_a_damaged_cache_is_built_again(calls: Path, damage: str) -> None:
             program.chmod(0o644)
         case _:
             (folder / "whole.json").unlink()
-    assert ensure_built(_silent) == folder
+    assert ensure_built(RECIPE, _silent) == folder
     assert _builds(calls) == 2
     assert program.read_text() == "program\n"
 
@@ -124,13 +135,13 @@ def test_a_damaged_cache_is_built_again(calls: Path, damage: str) -> None:
 def test_a_half_made_build_is_resumed_and_its_remains_are_cleared(
     calls: Path, tmp_path: Path
 ) -> None:
-    scratch = tmp_path / "cache" / f"build-{build_key()}"
+    scratch = tmp_path / "cache" / f"build-{KEY}"
     (scratch / "out").mkdir(parents=True)
     (scratch / "out" / "kube-apiserver").write_text("half a pro")
     (scratch / "gocache").mkdir()
     (scratch / "gocache" / "kept").write_text("compiled before")
     told: list[BuildProgress] = []
-    folder = ensure_built(told.append)
+    folder = ensure_built(RECIPE, told.append)
     assert "resuming" in told[0].note
     assert (folder / "kube-apiserver").read_text() == "program\n"
     assert not scratch.exists()
@@ -139,11 +150,11 @@ def test_a_half_made_build_is_resumed_and_its_remains_are_cleared(
 def test_a_failed_build_shows_gos_words_and_goes_on_next_time(calls: Path, tmp_path: Path) -> None:
     (tmp_path / "fails").touch()
     with pytest.raises(BuildFailed, match="undefined: everything") as failure:
-        ensure_built(_silent)
+        ensure_built(RECIPE, _silent)
     assert ".log" in str(failure.value)
-    assert not (tmp_path / "cache" / f"bin-{build_key()}").exists()
+    assert not (tmp_path / "cache" / f"bin-{KEY}").exists()
     (tmp_path / "fails").unlink()
-    assert (ensure_built(_silent) / "etcd").exists()
+    assert (ensure_built(RECIPE, _silent) / "etcd").exists()
 
 
 def test_two_starts_build_once(
@@ -155,7 +166,9 @@ def test_two_starts_build_once(
     script = textwrap.dedent(
         """
         from workers.lab.controlplane.build import ensure_built
-        print(ensure_built(lambda progress: print(progress.stage.value, flush=True)))
+        from workers.lab.controlplane.recipe import control_plane_recipe
+        tell = lambda progress: print(progress.stage.value, flush=True)
+        print(ensure_built(control_plane_recipe(), tell))
         """
     )
     both = [
@@ -168,7 +181,7 @@ def test_two_starts_build_once(
     assert [process.returncode for process in both] == [0, 0]
     assert _builds(calls) == 1
     folders = {output.splitlines()[-1] for output in outputs}
-    assert folders == {str(tmp_path / "cache" / f"bin-{build_key()}")}
+    assert folders == {str(tmp_path / "cache" / f"bin-{KEY}")}
 
 
 def test_an_interrupted_build_ends_its_compiler(
@@ -186,10 +199,10 @@ def test_an_interrupted_build_ends_its_compiler(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        ensure_built(interrupt)
+        ensure_built(RECIPE, interrupt)
     assert not psutil.pid_exists(int(Path(f"{calls}.pid").read_text()))
     slow.unlink()
-    assert (ensure_built(_silent) / "etcd").exists()
+    assert (ensure_built(RECIPE, _silent) / "etcd").exists()
 
 
 def test_a_missing_go_is_told_in_words_with_the_remedy(
@@ -197,7 +210,7 @@ def test_a_missing_go_is_told_in_words_with_the_remedy(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(ProgramsUnavailable) as refusal:
-        ensure_built(_silent)
+        ensure_built(RECIPE, _silent)
     message = str(refusal.value)
     assert message.startswith("go is missing")
     assert "https://go.dev/doc/install" in message
@@ -208,15 +221,12 @@ def test_a_missing_go_is_told_in_words_with_the_remedy(
 def test_a_go_that_is_too_old_is_told(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_GO_VERSION", "go1.20.14")
     with pytest.raises(ProgramsUnavailable, match=r"go1\.20\.14.*Go 1\.21 or newer"):
-        ensure_built(_silent)
+        ensure_built(RECIPE, _silent)
 
 
-def test_too_little_disk_is_told_before_anything_is_built(
-    calls: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "DISK_NEED_GIB", 1e9)
+def test_too_little_disk_is_told_before_anything_is_built(calls: Path) -> None:
     with pytest.raises(ProgramsUnavailable, match=r"GiB are free; set FLEETMEND_CACHE"):
-        ensure_built(_silent)
+        ensure_built(replace(RECIPE, disk_need_gib=1e9), _silent)
     assert _builds(calls) == 0
 
 
@@ -276,7 +286,8 @@ def test_without_other_sources_the_cache_is_used(calls: Path) -> None:
 
 
 def test_the_pinned_module_is_part_of_the_package() -> None:
-    assert {path.name for path in build.GO_MODULE.iterdir()} == {"go.mod", "go.sum"}
+    for recipe in (RECIPE, karpenter_recipe()):
+        assert {path.name for path in recipe.module.iterdir()} == {"go.mod", "go.sum"}
 
 
 def test_progress_without_a_terminal_is_a_plain_line_now_and_then(
@@ -294,4 +305,32 @@ def test_a_line_of_progress_names_the_linking() -> None:
 
 
 def test_the_cache_folder_names_the_version_of_kubernetes() -> None:
-    assert build_key().startswith(f"{build.kubernetes_version()}-")
+    assert KEY.startswith(f"{RECIPE.version}-")
+
+
+def test_karpenter_is_built_by_itself_with_its_crds(calls: Path, tmp_path: Path) -> None:
+    programs = find_programs(lambda line: None, _silent)
+    assert _builds(calls) == 1
+    with_karpenter = programs.with_karpenter(_silent)
+    assert _builds(calls) == 2
+    assert with_karpenter[Component.ETCD] == programs[Component.ETCD]
+    program = with_karpenter[Component.KARPENTER]
+    assert program == tmp_path / "cache" / f"bin-{karpenter_recipe().key}" / "karpenter"
+    crds = sorted(path.name for path in with_karpenter.karpenter_crds.iterdir())
+    assert crds == ["karpenter.sh_nodepools.yaml", "kwok_classes.yaml"]
+    assert find_helm(_silent) == program.with_name("helm")
+    assert _builds(calls) == 2
+
+
+def test_a_crd_lost_from_the_cache_is_a_reason_to_build_again(calls: Path) -> None:
+    folder = ensure_built(karpenter_recipe(), _silent)
+    (folder / "crds" / "kwok_classes.yaml").unlink()
+    assert ensure_built(karpenter_recipe(), _silent) == folder
+    assert _builds(calls) == 2
+
+
+def test_a_module_without_its_crds_fails_the_build(calls: Path) -> None:
+    recipe = karpenter_recipe()
+    elsewhere = replace(recipe, files={"sigs.k8s.io/karpenter": ("none/*.yaml",)})
+    with pytest.raises(BuildFailed, match=r"has no files none/\*\.yaml"):
+        ensure_built(elsewhere, _silent)

@@ -13,6 +13,8 @@ from workers.lab.address import Component, LabNotRunning, read_address
 from workers.lab.controlplane.cli import EXIT_FAILED, EXIT_NOT_RUNNING, lab_app
 from workers.lab.controlplane.lab import Lab, stop_lab
 
+WITHOUT_KARPENTER = set(Component) - {Component.KARPENTER}
+
 
 def _run(*arguments: str) -> Result:
     return CliRunner().invoke(lab_app, list(arguments))
@@ -48,7 +50,7 @@ def test_up_with_other_settings_says_that_they_don_t_apply(directory: Path) -> N
 def test_status_is_0_while_all_is_ready_and_1_when_something_is_not(directory: Path) -> None:
     whole = _run("status", "--dir", str(directory))
     assert whole.exit_code == 0
-    assert all(component.value in whole.stdout for component in Component)
+    assert all(component.value in whole.stdout for component in WITHOUT_KARPENTER)
     Lab(directory).kill(Component.SCHEDULER)
     broken = _run("status", "--dir", str(directory), "--json")
     Lab(directory).start(Component.SCHEDULER)
@@ -82,3 +84,10 @@ def test_a_setting_out_of_range_is_told_with_the_range(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "--node-monitor-grace-s" in result.stderr
     assert "greater than or" in result.stderr
+
+
+def test_repair_without_karpenter_is_told_with_the_remedy(tmp_path: Path) -> None:
+    result = _run("up", "--dir", str(tmp_path), "--node-repair")
+    assert result.exit_code == EXIT_FAILED
+    assert "set karpenter too" in result.stderr
+    assert not (tmp_path / "lab.json").exists()

@@ -152,13 +152,13 @@ def test_a_rung_of_a_later_release_is_refused_by_name(rung: str) -> None:
     with pytest.raises(PolicyError) as raised:
         read_policy({"faults": {"gpu-lost": {"ladder": ["reboot", rung]}}})
     assert str(raised.value) == (
-        f"faults.gpu-lost: ladder: '{rung}' is not in this release yet; use reboot"
+        f"faults.gpu-lost: ladder: '{rung}' is not in this release yet; use reboot, replace"
     )
 
 
 def test_what_comes_later_is_not_there_already() -> None:
     assert {"checkpoint"} == LATER_DRAIN_WAYS
-    assert "replace" in LATER_RUNGS
+    assert "reset-gpu" in LATER_RUNGS
     assert not LATER_DRAIN_WAYS & set(DrainWay)
     assert not LATER_RUNGS & set(Rung)
 
@@ -169,7 +169,9 @@ def test_what_comes_later_is_not_there_already() -> None:
 )
 def test_unknown_health_may_neither_evict_nor_reboot(fault: Fault, row: dict[str, Any]) -> None:
     """P6: a row for it must say both, for the defaults of a row are those of a hard fault."""
-    with pytest.raises(PolicyError, match="unknown health never evicts or reboots by itself"):
+    with pytest.raises(
+        PolicyError, match="unknown health never evicts, reboots or replaces by itself"
+    ):
         read_policy({"faults": {fault.value: row}})
 
 

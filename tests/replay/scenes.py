@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.replay.stage import Stage
+from tests.workflows.karpenter_world import KarpenterWorld
 from tests.workflows.world import GPUS, NODE, POLICY, World, diagnosed, report_of, xid
 from workflows.contracts.messages import Opening
 from workflows.memory_runtime import START
@@ -43,6 +44,16 @@ def impatient() -> Policy:
 def lost_gpu(**changes: Any) -> World:
     """Quarantined by watch's reflex as ep-1."""
     world = World(**{"policy": impatient(), "boot_takes": BOOT, **changes})
+    world.bad["GPUHealthy"] = ("False", "GpuLost")
+    world.marker = Marker("ep-1", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
+    world.unschedulable = True
+    return world
+
+
+def from_karpenter(**changes: Any) -> World:
+    """As `lost_gpu`, on a node that Karpenter made; a reboot does not mend it."""
+    soon = {"removal_takes": BOOT, "comes": BOOT, "gpus_after_boot": GPUS[:7]}
+    world = KarpenterWorld(**{"policy": impatient(), "boot_takes": BOOT, **soon, **changes})
     world.bad["GPUHealthy"] = ("False", "GpuLost")
     world.marker = Marker("ep-1", NODE.uid, START, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
     world.unschedulable = True
@@ -210,6 +221,18 @@ async def allowed_again(stage: Stage) -> None:
     await stage.change(lambda: None)
 
 
+async def closed_by_a_person(stage: Stage) -> None:
+    await stage.until_phase("awaiting-capacity")
+    await stage.say("retire")
+
+
+async def karpenter_reboots(stage: Stage) -> None:
+    go = stage.block("drain")
+    await stage.until_called("drain")
+    stage.world.taints = ("karpenter.sh/rebooting:NoSchedule",)
+    go.set()
+
+
 async def mended_step(stage: Stage) -> None:
     await stage.until_held()
     stage.broken.clear()
@@ -269,5 +292,14 @@ SCENES = (
     ),
     Scene("not-permitted-for-a-while", "returned", lost_gpu, allowed_again, forbidden=("drain",)),
     Scene("stuck-then-resumed", "returned", lost_gpu, mended_step, broken=("note_slot",)),
+    Scene("replaced", "replaced", from_karpenter),
+    Scene("retire-replaced", "replaced", from_karpenter, retire_in_the_drain),
+    Scene(
+        "awaiting-capacity-closed",
+        "replaced",
+        lambda: from_karpenter(comes=None),
+        closed_by_a_person,
+    ),
+    Scene("karpenter-was-first", "yielded", from_karpenter, karpenter_reboots),
     Scene("recovered-by-the-sweep", "returned", lambda: replace(lost_gpu(), bad={}), opening=SWEEP),
 )

@@ -17,7 +17,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from tests.workflows.world import NODE, World, report_of, word
-from workflows.contracts import Contract, errors, guard, kube, machines, node_tasks
+from workflows.contracts import Contract, errors, guard, karpenter, kube, machines, node_tasks
 from workflows.contracts.messages import Closing, Grant, NodeFacts, Opening
 from workflows.memory_runtime import START, MemoryRuntime, StillWaiting
 from workflows.model.identity import NodeRef, workflow_id
@@ -213,7 +213,7 @@ def failure(fact: Exception) -> ApplicationError:
 
 def contracts() -> tuple[Contract[Any, Any], ...]:
     """Every contract of an episode."""
-    modules = (kube, machines, node_tasks, guard)
+    modules = (kube, karpenter, machines, node_tasks, guard)
     found = [v for module in modules for v in vars(module).values() if isinstance(v, Contract)]
     return tuple(c for c in found if c.name not in ("claim_epoch", "survey_marks"))
 

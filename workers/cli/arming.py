@@ -19,11 +19,13 @@ from workers.tables import plain_table
 from workflows.contracts.messages import PauseRequest
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
-from workflows.model.policy import DrainWay, Policy, Pool, nodes_of_share
+from workflows.model.policy import DrainWay, Policy, Pool
 from workflows.model.remediation.arming import FLEET, Arming, Entry
-from workflows.model.remediation.marks import IGNORE, PAUSE
+from workflows.model.remediation.ladder import rungs_for
+from workflows.model.remediation.marks import IGNORE, PAUSE, is_on_karpenter
 from workflows.model.remediation.permit import Effect, Refusal
 from workflows.model.remediation.protection import decide_protection
+from workflows.model.share import nodes_of_share
 
 
 @dataclass(frozen=True)
@@ -138,17 +140,19 @@ def foresee(nodes: Sequence[NodeView], policy: Policy, now: datetime) -> list[Fo
         matches = match_rules(node, policy, now)
         if matches:
             worst = matches[0]
-            would = _would(worst, policy)
+            would = _would(worst, policy, node)
             found.append(Foreseen(node.name, worst.rule, worst.fault.value, worst.text, would))
     return found
 
 
-def _would(match: RuleMatch, policy: Policy) -> str:
+def _would(match: RuleMatch, policy: Policy, node: NodeView) -> str:
     row = policy.faults[match.fault]
     steps = ["cordon at once" if match.immediate else f"cordon after {match.debounce_s:g} s"]
     if row.drain is not DrainWay.NONE:
         steps.append(f"drain ({row.drain})")
-    steps += [str(rung) for rung in row.ladder] or ["wait for recovery"]
+    pool = policy.pool_of(node.labels)
+    rungs = rungs_for(row.ladder, pool, is_on_karpenter=is_on_karpenter(node))
+    steps += [str(rung) for rung in rungs] or ["wait for recovery"]
     return ", ".join([*steps, "gate, give back or hold"])
 
 

@@ -45,6 +45,7 @@ class Component(StrEnum):
     CONTROLLER_MANAGER = "kube-controller-manager"
     SCHEDULER = "kube-scheduler"
     TEMPORAL = "temporal"
+    KARPENTER = "karpenter"
     FLEET = "fleet"
 
 

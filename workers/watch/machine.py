@@ -14,8 +14,11 @@ from workflows.model.node import BadObject, NodeView
 from workflows.model.remediation.overrule import covers
 from workflows.model.remediation.phase import Phase
 
-QUARANTINED_PHASES = frozenset({Phase.QUARANTINED, Phase.DRAINED, Phase.REBOOTED})
-"""Phases in which the machine is out of service, and has not passed its gate."""
+QUARANTINED_PHASES = frozenset(
+    {Phase.QUARANTINED, Phase.DRAINED, Phase.REBOOTED, Phase.AWAITING_CAPACITY}
+)
+"""Phases in which the machine is out of service, and has not passed its gate. A machine that was
+given away and comes back under another Node while its place is empty is one of them."""
 MAX_OVERRULED = 50
 """As many as the GPUMachine's schema admits."""
 

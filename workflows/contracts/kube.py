@@ -122,6 +122,9 @@ class Marked:
 
 NOTE_SLOT = Contract("note_slot", Effect.MARK, SlotRequest, Marked, "note the slot in the marker")
 DROP_SLOT = Contract("drop_slot", Effect.MARK, SlotRequest, Marked, "take the slot off the marker")
+ASSERT_VETOES = Contract(
+    "assert_vetoes", Effect.MARK, Owner, Marked, "set Karpenter's vetoes again if they are lost"
+)
 
 
 @dataclass(frozen=True)

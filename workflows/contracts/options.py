@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 
-from workflows.contracts import errors, guard, kube, machines, node_tasks
+from workflows.contracts import errors, guard, karpenter, kube, machines, node_tasks
 from workflows.model.policy import Policy, PolicyError, StepOptions, read_policy
 
 
@@ -41,6 +41,8 @@ NOTE_S = 8.0
 _CALL = Options(start_to_close=_s(15))
 _NOTE = Options(start_to_close=_s(NOTE_S), longest=_s(NOTE_S))
 _WAIT = Options(start_to_close=_s(15), retry_initial=_s(20), retry_maximum=_s(20), waits=True)
+_POLL = Options(start_to_close=_s(30), retry_initial=_s(2), retry_maximum=_s(10), waits=True)
+"""For what no signal of watch tells: NodeClaims, and Nodes of other episodes or none."""
 
 OPTIONS: Mapping[str, Options] = MappingProxyType(
     {
@@ -49,6 +51,7 @@ OPTIONS: Mapping[str, Options] = MappingProxyType(
         kube.QUARANTINE.name: _NOTE,
         kube.NOTE_SLOT.name: _NOTE,
         kube.DROP_SLOT.name: _NOTE,
+        kube.ASSERT_VETOES.name: _CALL,
         kube.DRAIN.name: Options(start_to_close=_s(31 * 86_400), heartbeat=_s(10)),
         kube.PROVE_REBOOT.name: _CALL,
         kube.AWAIT_REBOOT.name: _WAIT,
@@ -59,6 +62,12 @@ OPTIONS: Mapping[str, Options] = MappingProxyType(
         node_tasks.REBOOT.name: Options(start_to_close=_s(3900), heartbeat=_s(10)),
         node_tasks.DIAGNOSE.name: Options(start_to_close=_s(15_600), heartbeat=_s(10)),
         node_tasks.KERNEL_LOG.name: Options(start_to_close=_s(3900), heartbeat=_s(10)),
+        karpenter.RESOLVE_CLAIM.name: _CALL,
+        karpenter.DELETE_CLAIM.name: _CALL,
+        karpenter.READ_CLAIM_END.name: Options(start_to_close=_s(30)),
+        karpenter.AWAIT_CLAIM_GONE.name: _POLL,
+        karpenter.LOOK_FOR_SUCCESSOR.name: Options(start_to_close=_s(30)),
+        karpenter.FIND_SUCCESSOR.name: _POLL,
         machines.RECORD_PHASE.name: _CALL,
         machines.RECORD_BASELINE.name: _CALL,
         guard.ASK_GUARD.name: _CALL,

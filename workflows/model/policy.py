@@ -12,9 +12,17 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from workflows.model.detection.fault import Fault
+from workflows.model.share import Share
 
 MAX_POOLS = 64
 MAX_RULES = 128
@@ -42,36 +50,30 @@ class Rung(StrEnum):
     """One repair action of a ladder."""
 
     REBOOT = "reboot"
+    REPLACE = "replace"
+    """Karpenter takes the machine away and brings another; a person does, where it cannot."""
+
+
+class Posture(StrEnum):
+    """Where a pool's replacements come from, and so what a replace may count on.
+
+    `elastic`: Karpenter buys another machine if pods need one. `reserved` (a reservation or capacity
+    block) and `static` (a fixed number of nodes): another comes only once the old one is gone, and
+    must come. `external`: people replace machines; the node is handed over to them.
+    """
+
+    ELASTIC = "elastic"
+    RESERVED = "reserved"
+    STATIC = "static"
+    EXTERNAL = "external"
 
 
 LATER_DRAIN_WAYS = frozenset({"checkpoint"})
-LATER_RUNGS = frozenset({"restart-services", "reset-gpu", "power-cycle", "replace"})
+LATER_RUNGS = frozenset({"restart-services", "reset-gpu", "power-cycle"})
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-_SHARE = re.compile(r"(100|[1-9]?[0-9])%")
-
-
-def _check_share(value: object) -> int | str:
-    if isinstance(value, str) and _SHARE.fullmatch(value):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise ValueError('a count of at least 1, or a share like "10%", from "0%" to "100%"')
-
-
-Share = Annotated[int | str, BeforeValidator(_check_share)]
-"""A count of nodes, or a share of the pool such as "10%" (rounded down, never below 1)."""
-
-
-def nodes_of_share(share: int | str, pool_size: int) -> int:
-    """How many nodes of a pool of `pool_size` a share allows: max(1, floor(share))."""
-    if isinstance(share, int):
-        return share
-    return max(1, pool_size * int(share.rstrip("%")) // 100)
 
 
 MAX_S = 31 * 86_400
@@ -101,6 +103,11 @@ class Pool(_Part):
     expected_gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     """GPUs a healthy node of this pool has; None = what its label nvidia.com/gpu.count says."""
     budgets: Budgets = Budgets()
+    posture: Posture | None = None
+    """None = by the node: with a NodeClaim as its NodePool is (elastic or static), without one
+    the rung `replace` is passed over."""
+    capacity_ends: AwareDatetime | None = None
+    """End of the pool's capacity block: near it nothing is replaced, for nothing would come."""
 
 
 class Scope(_Part):
@@ -156,7 +163,7 @@ class FaultPolicy(_Part):
 
     drain: DrainWay = DrainWay.NOW
     drain_deadline_s: Seconds = 1800
-    ladder: tuple[Rung, ...] = (Rung.REBOOT,)
+    ladder: tuple[Rung, ...] = (Rung.REBOOT, Rung.REPLACE)
     recovery_wait_s: Seconds = 900
     """With an empty ladder: how long a quarantined node may recover by itself before it is held."""
     diagnose_level: Annotated[int, Field(ge=0, le=4)] = 2
@@ -214,6 +221,8 @@ class Timing(_Part):
     """A condition that was not refreshed for this long is Stale."""
     boot_deadline_s: Seconds = 1200
     """From the request of a reboot to its proof."""
+    removal_deadline_s: Seconds = 1800
+    """From the deletion of a NodeClaim until it and its Node are gone; then people are asked."""
     probation_s: Seconds = 1800
     """How long the episode watches a node that it gave back."""
     node_task_deadline_s: Annotated[float, Field(ge=1, le=3600)] = 120
@@ -385,7 +394,7 @@ class Policy(_Part):
             row = self.faults[fault]
             if row.drain is not DrainWay.NONE or row.ladder:
                 raise ValueError(
-                    f"faults.{fault}: unknown health never evicts or reboots by itself; "
+                    f"faults.{fault}: unknown health never evicts, reboots or replaces by itself; "
                     "use drain: none and ladder: []"
                 )
         return self

@@ -24,8 +24,8 @@ DEFECTS = {
         ["faults.gpu-lost", "'checkpoint' is not in this release yet", "finish-work"],
     ),
     "a rung of later": (
-        "faults: {gpu-lost: {ladder: [reboot, replace]}}",
-        ["faults.gpu-lost", "'replace' is not in this release yet", "use reboot"],
+        "faults: {gpu-lost: {ladder: [reset-gpu, reboot]}}",
+        ["faults.gpu-lost", "'reset-gpu' is not in this release yet", "use reboot, replace"],
     ),
     "a negative time": ("timing: {probation_s: -1}", ["timing.probation_s", "-1", "0"]),
     "immediate on unknown": (
@@ -34,7 +34,7 @@ DEFECTS = {
     ),
     "unknown health that reboots": (
         "faults: {diagnostic-unknown: {drain: none, ladder: [reboot]}}",
-        ["diagnostic-unknown", "never evicts or reboots", "ladder: []"],
+        ["diagnostic-unknown", "never evicts, reboots or replaces", "ladder: []"],
     ),
     "a name twice": (
         "pools: [{name: a, selector: {a: b}}, {name: a, selector: {a: c}}]",

@@ -1,12 +1,11 @@
-"""Building the control plane's programs from the Go modules pinned in go_programs/.
+"""Building a set of programs from pinned Go modules, as its recipe says.
 
-Owns the recipe, the cache folder `bin-KEY` (KEY = versions, recipe, machine type), and the scratch
-folder `build-KEY` with Go's own caches, which is cleared after success and resumed after an
-interruption. A file lock lets one process build while others wait. Does not decide whether a build
-is needed at all (`programs.py`), and prints nothing: a listener is told.
+Owns the cache folder `bin-KEY` (KEY = versions, recipe, machine type), and the scratch folder
+`build-KEY` with Go's own caches, which is cleared after success and resumed after an interruption.
+A file lock lets one process build while others wait. Does not know what is built (`recipe.py`) nor
+whether that is needed at all (`programs.py`), and prints nothing: a listener is told.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -26,27 +25,13 @@ from typing import IO, Final
 
 from filelock import FileLock, Timeout
 
-from workers.lab.address import Component
 from workers.lab.controlplane.errors import BuildFailed, ProgramsUnavailable
+from workers.lab.controlplane.recipe import CRD_FOLDER, Recipe
 from workers.lab.controlplane.tether import tether
 from workers.lab.paths import cache_directory
 
-GO_MODULE: Final = Path(__file__).parent / "go_programs"
-PACKAGES: Final = {
-    Component.ETCD: "go.etcd.io/etcd/server/v3",
-    Component.API_SERVER: "k8s.io/kubernetes/cmd/kube-apiserver",
-    Component.CONTROLLER_MANAGER: "k8s.io/kubernetes/cmd/kube-controller-manager",
-    Component.SCHEDULER: "k8s.io/kubernetes/cmd/kube-scheduler",
-}
-# The name that `go build` gives a program: the last part of its path that is no version.
-_BUILT_AS: Final = {Component.ETCD: "server"}
-
 # The first Go that fetches the newer toolchain which go.mod asks for.
 MINIMUM_GO: Final = (1, 21)
-# Measured on linux/amd64 with Go 1.26: 0.7 modules, 2.8 compiled packages, 0.3 programs, and room
-# for the linker and a fetched toolchain.
-DISK_NEED_GIB: Final = 5.0
-DISK_KEPT_GIB: Final = 0.3
 BUILD_LIMIT_S: Final = 7200.0
 WAIT_LIMIT_S: Final = 7200.0
 TICK_S: Final = 1.0
@@ -84,8 +69,8 @@ class BuildProgress:
 BuildListener = Callable[[BuildProgress], None]
 
 
-def ensure_built(listener: BuildListener) -> Path:
-    """The folder with all programs, built if it isn't there or not whole.
+def ensure_built(recipe: Recipe, listener: BuildListener) -> Path:
+    """The folder with all programs of a recipe, built if it isn't there or not whole.
 
     Raises:
         ProgramsUnavailable: no Go, a too old Go, or not enough disk.
@@ -93,60 +78,42 @@ def ensure_built(listener: BuildListener) -> Path:
     """
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / f"bin-{build_key()}"
-    if _is_whole(folder):
+    folder = cache / f"bin-{recipe.key}"
+    if _is_whole(folder, recipe):
         return folder
     started = time.monotonic()
-    with _lock(cache / f"bin-{build_key()}.lock", listener, started):
-        if not _is_whole(folder):
-            _Build(cache, folder, listener, started).run()
+    with _lock(cache / f"bin-{recipe.key}.lock", listener, started):
+        if not _is_whole(folder, recipe):
+            _Build(recipe, folder, listener, started).run()
     return folder
-
-
-def build_key() -> str:
-    """What the built programs depend on, as a short name with the Kubernetes version in it."""
-    digest = hashlib.sha256()
-    for part in (
-        (GO_MODULE / "go.mod").read_bytes(),
-        (GO_MODULE / "go.sum").read_bytes(),
-        repr((sorted(PACKAGES.items()), _build_flags(), platform.machine())).encode(),
-    ):
-        digest.update(hashlib.sha256(part).digest())
-    return f"{kubernetes_version()}-{digest.hexdigest()[:10]}"
-
-
-def kubernetes_version() -> str:
-    """The pinned version of Kubernetes, without the v."""
-    match = re.search(
-        r"^\s+k8s\.io/kubernetes v(\S+)", (GO_MODULE / "go.mod").read_text(), re.MULTILINE
-    )
-    if match is None:
-        raise BuildFailed(f"{GO_MODULE / 'go.mod'} pins no k8s.io/kubernetes")
-    return match.group(1)
 
 
 class _Build:
     """One build, under the lock."""
 
-    def __init__(self, cache: Path, folder: Path, listener: BuildListener, started: float) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, listener: BuildListener, started: float
+    ) -> None:
+        self._recipe = recipe
         self._folder = folder
-        self._scratch = cache / f"build-{build_key()}"
-        self._log = cache / f"build-{build_key()}.log"
+        self._scratch = folder.with_name(f"build-{recipe.key}")
+        self._log = folder.with_name(f"build-{recipe.key}.log")
         self._listener = listener
         self._started = started
 
     def run(self) -> None:
-        go = _find_go()
+        recipe = self._recipe
+        go = _find_go(recipe)
         resumed = self._scratch.exists()
         if not resumed:
-            _check_disk(self._folder.parent)
+            _check_disk(recipe, self._folder.parent)
         for part in ("module", "tmp", "out"):
             shutil.rmtree(self._scratch / part, ignore_errors=True)
             (self._scratch / part).mkdir(parents=True)
         # A copy, so that an editor or a checkout in mid build can't disturb it.
         for name in ("go.mod", "go.sum"):
-            shutil.copyfile(GO_MODULE / name, self._scratch / "module" / name)
-        self._tell(BuildStage.DOWNLOADING, note=_announcement(resumed=resumed))
+            shutil.copyfile(recipe.module / name, self._scratch / "module" / name)
+        self._tell(BuildStage.DOWNLOADING, note=_announcement(recipe, resumed=resumed))
         packages = self._download(go)
         try:
             self._compile(go, packages, resumed=resumed)
@@ -156,13 +123,15 @@ class _Build:
             # The interrupted build may have left a damaged object behind: once more from nothing.
             shutil.rmtree(self._scratch / "gocache", ignore_errors=True)
             self._compile(go, packages, resumed=False)
+        self._copy_files(go)
         self._publish()
         self._tell(BuildStage.DONE, done=packages, total=packages, note=str(self._folder))
 
     def _download(self, go: Path) -> int:
         """Fetch what the programs need; how many packages they consist of."""
         listed, fetched = 0, 0
-        command = [str(go), "list", "-deps", "-f", "{{.ImportPath}}", *PACKAGES.values()]
+        packages = self._recipe.packages.values()
+        command = [str(go), "list", "-deps", "-f", "{{.ImportPath}}", *packages]
         with closing(self._output_of(command, "downloading the modules")) as lines:
             for line in lines:
                 if line is None or line.startswith("go: downloading"):
@@ -175,7 +144,8 @@ class _Build:
     def _compile(self, go: Path, packages: int, *, resumed: bool) -> None:
         compiled = 0
         out = self._scratch / "out"
-        command = [str(go), "build", "-v", *_build_flags(), "-o", f"{out}/", *PACKAGES.values()]
+        what = self._recipe.packages.values()
+        command = [str(go), "build", "-v", *self._recipe.build_flags, "-o", f"{out}/", *what]
         with closing(self._output_of(command, "compiling")) as lines:
             for line in lines:
                 compiled += line is not None
@@ -183,16 +153,32 @@ class _Build:
                 total = None if resumed else packages
                 self._tell(BuildStage.COMPILING, done=min(compiled, packages), total=total)
 
+    def _copy_files(self, go: Path) -> None:
+        """Beside the programs go the files of their modules that belong to them."""
+        for module, globs in self._recipe.files.items():
+            command = [str(go), "list", "-m", "-f", "{{.Dir}}", module]
+            with closing(self._output_of(command, f"looking for {module}")) as lines:
+                folders = [line for line in lines if line is not None and line.startswith("/")]
+            found = [file for name in folders for glob in globs for file in Path(name).glob(glob)]
+            if not found:
+                raise BuildFailed(f"{module} has no files {' '.join(globs)}")
+            target = self._scratch / "out" / CRD_FOLDER
+            target.mkdir(exist_ok=True)
+            for file in found:
+                shutil.copyfile(file, target / file.name)
+
     def _publish(self) -> None:
         out = self._scratch / "out"
-        sizes = {}
-        for component in PACKAGES:
-            program = out / component.value
-            built = out / _BUILT_AS.get(component, component.value)
+        for name in self._recipe.packages:
+            built = out / self._recipe.built_as.get(name, name)
             if not built.exists():
-                raise BuildFailed(f"the build ended well, but made no {component.value}")
-            built.replace(program)
-            sizes[component.value] = program.stat().st_size
+                raise BuildFailed(f"the build ended well, but made no {name}")
+            built.replace(out / name)
+        sizes = {
+            str(file.relative_to(out)): file.stat().st_size
+            for file in sorted(out.rglob("*"))
+            if file.is_file()
+        }
         (out / "whole.json").write_text(json.dumps(sizes))
         shutil.rmtree(self._folder, ignore_errors=True)
         out.replace(self._folder)
@@ -224,15 +210,15 @@ class _Build:
         self._listener(BuildProgress(stage, elapsed_s, done, total, note))
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_whole(folder: Path, recipe: Recipe) -> bool:
     try:
         sizes: dict[str, int] = json.loads((folder / "whole.json").read_bytes())
-        return all(
-            (folder / c.value).stat().st_size == sizes[c.value]
-            and os.access(folder / c.value, os.X_OK)
-            for c in PACKAGES
+        return (
+            recipe.packages.keys() <= sizes.keys()
+            and all((folder / name).stat().st_size == size for name, size in sizes.items())
+            and all(os.access(folder / name, os.X_OK) for name in recipe.packages)
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, AttributeError):
         return False
 
 
@@ -254,14 +240,12 @@ def _lock(path: Path, listener: BuildListener, started: float) -> Iterator[None]
         lock.release()
 
 
-def _find_go() -> Path:
+def _find_go(recipe: Recipe) -> Path:
     found = shutil.which("go")
     if found is None:
         raise ProgramsUnavailable(
-            "go is missing: it builds the control plane's programs once; install Go "
-            f"{_dotted(MINIMUM_GO)} or newer from https://go.dev/doc/install, or set "
-            "KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver, kube-controller-manager "
-            "and kube-scheduler"
+            f"go is missing: it builds {recipe.what} once; install Go "
+            f"{_dotted(MINIMUM_GO)} or newer from https://go.dev/doc/install{recipe.without_go}"
         )
     answer = subprocess.run(
         [found, "version"], check=False, capture_output=True, text=True, timeout=30.0
@@ -275,31 +259,22 @@ def _find_go() -> Path:
     return Path(found).absolute()
 
 
-def _check_disk(folder: Path) -> None:
+def _check_disk(recipe: Recipe, folder: Path) -> None:
     free_gib = shutil.disk_usage(folder).free / 2**30
-    if free_gib < DISK_NEED_GIB:
+    if free_gib < recipe.disk_need_gib:
         raise ProgramsUnavailable(
-            f"building the control plane's programs needs {DISK_NEED_GIB:.0f} GiB in {folder}, "
+            f"building {recipe.what} needs {recipe.disk_need_gib:.0f} GiB in {folder}, "
             f"{free_gib:.1f} GiB are free; set FLEETMEND_CACHE to a folder with more room"
         )
 
 
-def _announcement(*, resumed: bool) -> str:
+def _announcement(recipe: Recipe, *, resumed: bool) -> str:
     if resumed:
-        return "resuming an interrupted build of the control plane's programs"
+        return f"resuming an interrupted build of {recipe.what}"
     return (
-        f"building Kubernetes {kubernetes_version()} and etcd once: some 6 minutes on 2 cores, "
-        f"up to {DISK_NEED_GIB:.0f} GiB of disk meanwhile, {DISK_KEPT_GIB:.1f} GiB kept"
+        f"{recipe.announcement}, up to {recipe.disk_need_gib:.0f} GiB of disk meanwhile, "
+        f"{recipe.disk_kept_gib:.1f} GiB kept"
     )
-
-
-def _build_flags() -> tuple[str, ...]:
-    version = kubernetes_version()
-    major, minor, _ = version.split(".", 2)
-    # Without its version the API server calls itself v0.0.0-master, and clients complain.
-    stamp = "-X k8s.io/component-base/version.git"
-    ldflags = f"-s -w {stamp}Version=v{version} {stamp}Major={major} {stamp}Minor={minor}"
-    return ("-trimpath", "-buildvcs=false", "-ldflags", ldflags)
 
 
 def _go_environment(scratch: Path) -> Mapping[str, str]:

@@ -18,8 +18,8 @@ from typing import Final
 import structlog
 
 from workers.lab.address import ComponentReport, ComponentStage, ProcessId
-from workers.lab.controlplane.components import LOOPBACK, ChildSpec
-from workers.lab.controlplane.errors import LabCommandRefused
+from workers.lab.controlplane.child_spec import LOOPBACK, ChildSpec
+from workers.lab.controlplane.errors import LabCommandRefused, LabError
 from workers.lab.controlplane.tether import tether
 
 READY_LIMIT_S: Final = 120.0
@@ -68,10 +68,12 @@ class Child:
 
         Raises:
             LabCommandRefused: it runs already, its port is taken, it died, or it took too long.
+            LabError: what must be there before it could not be prepared.
         """
         if self._process is not None:
             raise LabCommandRefused(f"{self.spec.component.value} runs already")
         await self._until_ports_free()
+        await self._prepare()
         started = time.monotonic()
         self._is_end_wanted = False
         self._exit_code, self._last_lines = None, ()
@@ -122,6 +124,17 @@ class Child:
             self._is_end_wanted = True
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
+
+    async def _prepare(self) -> None:
+        if self.spec.prepare is None:
+            return
+        try:
+            # In a thread: it waits for the API server, and the other children start meanwhile.
+            await asyncio.to_thread(self.spec.prepare)
+        except LabError as error:
+            self._last_lines = (str(error)[:500],)
+            self._enter(ComponentStage.DIED)
+            raise
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with self.spec.log.open("ab") as log:

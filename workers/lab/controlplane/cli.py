@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -51,7 +52,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON to standard
 
 
 @lab_app.command()
-def up(
+def up(  # noqa: PLR0913 - typer's options are arguments
     directory: DirectoryOption = None,
     *,
     foreground: Annotated[
@@ -63,19 +64,29 @@ def up(
     audit_mode: Annotated[
         AuditMode | None, typer.Option(help="Audit log after (batch) or before each answer.")
     ] = None,
+    karpenter: Annotated[
+        bool | None,
+        typer.Option("--karpenter/--no-karpenter", help="With Karpenter, built the first time."),
+    ] = None,
+    node_repair: Annotated[
+        bool | None,
+        typer.Option("--node-repair/--no-node-repair", help="Let Karpenter repair by itself."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start the lab, or find the one that runs; the first time its programs are built."""
     directory = directory or default_lab_directory()
-    named: dict[str, object] = {}
-    if node_monitor_grace_s is not None:
-        named["node_monitor_grace_s"] = node_monitor_grace_s
-    if audit_mode is not None:
-        named["audit_mode"] = audit_mode
+    given: dict[str, object] = {
+        "node_monitor_grace_s": node_monitor_grace_s,
+        "audit_mode": audit_mode,
+        "karpenter": karpenter,
+        "node_repair": node_repair,
+    }
+    named = {name: value for name, value in given.items() if value is not None}
     with _failures_told(as_json=as_json):
         is_running_before = _is_running(directory)
         started = time.monotonic()
-        settings = LabSettings.model_validate(named) if named else None
+        settings = _settings(named)
         address = start_lab(directory, settings, detached=not foreground)
         took_s = time.monotonic() - started
         if as_json:
@@ -140,6 +151,18 @@ def kubeconfig(
         _write_json({"account": account.value, "path": str(path)})
     else:
         typer.echo(text)
+
+
+def _settings(named: dict[str, object]) -> LabSettings | None:
+    """What was named, None = nothing.
+
+    Raises:
+        LabError: the settings contradict each other.
+    """
+    try:
+        return LabSettings.model_validate(named) if named else None
+    except ValidationError as error:
+        raise LabError(error.errors()[0]["msg"]) from error
 
 
 @contextmanager

@@ -7,27 +7,21 @@ process to the lab is adding a row to `children_of`. Does not start anything: `s
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import yaml
 
 from workers.lab.address import Component, LabAddress, write_atomically
-from workers.lab.controlplane.pki import KeyPair, LabPki
-from workers.lab.controlplane.probes import (
-    HttpsProbe,
-    NoProbe,
-    Probe,
-    SocketProbe,
-    TemporalProbe,
-)
+from workers.lab.controlplane.child_spec import LOOPBACK, ChildSpec
+from workers.lab.controlplane.kubeconfig import certificate_user, kubeconfig
+from workers.lab.controlplane.pki import LabPki
+from workers.lab.controlplane.probes import HttpsProbe, NoProbe, SocketProbe, TemporalProbe
 from workers.lab.controlplane.programs import Programs, find_temporal
 from workers.lab.controlplane.settings import LabPorts, LabSettings
+from workers.lab.karpenter.process import KarpenterPlaces, karpenter_child
 from workers.lab.paths import LabPaths
 
-LOOPBACK: Final = "127.0.0.1"
 FLEET_MODULE: Final = "workers.lab.kubelet"
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 
@@ -70,22 +64,6 @@ TEMPORAL_DYNAMIC_CONFIG: Final = {
 AUDIT_LOG_MIB: Final = 2048
 
 
-@dataclass(frozen=True)
-class ChildSpec:
-    """One process of the lab."""
-
-    component: Component
-    command: tuple[str, ...]
-    probe: Probe
-    folder: Path
-    log: Path
-    needs: tuple[Component, ...] = ()
-    address: str = ""
-    ports: tuple[int, ...] = ()  # must be free before it can start
-    environment: Mapping[str, str] = field(default_factory=dict)
-    stop_grace_s: float = 2.0  # from SIGTERM to SIGKILL when it is stopped in order
-
-
 def children_of(
     address: LabAddress, settings: LabSettings, ports: LabPorts, programs: Programs, pki: LabPki
 ) -> tuple[ChildSpec, ...]:
@@ -101,8 +79,10 @@ def children_of(
     ]
     if settings.temporal:
         children.append(_temporal(paths, ports))
+    if settings.karpenter:
+        children.append(_karpenter(address, settings, ports, programs, pki))
     if settings.fleet and has_fleet():
-        children.append(_fleet(address))
+        children.append(_fleet(address, settings))
     return tuple(children)
 
 
@@ -112,33 +92,6 @@ def has_fleet() -> bool:
         return importlib.util.find_spec(f"{FLEET_MODULE}.__main__") is not None
     except ModuleNotFoundError:
         return False
-
-
-def kubeconfig(api_url: str, ca: Path, user: Mapping[str, object], *, namespace: str) -> str:
-    """The text of a kubeconfig; `user` is the content of its only user entry."""
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "lab",
-            "contexts": [
-                {
-                    "name": "lab",
-                    "context": {"cluster": "lab", "user": "lab", "namespace": namespace},
-                }
-            ],
-            "clusters": [
-                {"name": "lab", "cluster": {"server": api_url, "certificate-authority": str(ca)}}
-            ],
-            "users": [{"name": "lab", "user": dict(user)}],
-        },
-        sort_keys=False,
-    )
-
-
-def certificate_user(pair: KeyPair) -> Mapping[str, object]:
-    """A kubeconfig user that proves itself by certificate."""
-    return {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
 
 
 def _etcd(paths: LabPaths, programs: Programs) -> ChildSpec:
@@ -281,6 +234,7 @@ def _component_kubeconfig(
     pair = {
         Component.CONTROLLER_MANAGER: pki.controller_manager,
         Component.SCHEDULER: pki.scheduler,
+        Component.KARPENTER: pki.karpenter,
     }[component]
     path = paths.directory / "configuration" / f"{component.value}.kubeconfig"
     api_url = f"https://{LOOPBACK}:{ports.api}"
@@ -320,10 +274,25 @@ def _temporal(paths: LabPaths, ports: LabPorts) -> ChildSpec:
     )
 
 
-def _fleet(address: LabAddress) -> ChildSpec:
+def _karpenter(
+    address: LabAddress, settings: LabSettings, ports: LabPorts, programs: Programs, pki: LabPki
+) -> ChildSpec:
+    places = KarpenterPlaces(
+        program=programs[Component.KARPENTER],
+        crds=programs.karpenter_crds,
+        kubeconfig=_component_kubeconfig(address.paths, ports, pki, Component.KARPENTER),
+        health_port=ports.karpenter,
+    )
+    return karpenter_child(address, places, node_repair=settings.node_repair)
+
+
+def _fleet(address: LabAddress, settings: LabSettings) -> ChildSpec:
+    command = [sys.executable, "-P", "-m", FLEET_MODULE, "--lab", str(address.directory)]
+    if settings.karpenter:
+        command.append("--adopt")
     return ChildSpec(
         component=Component.FLEET,
-        command=(sys.executable, "-P", "-m", FLEET_MODULE, "--lab", str(address.directory)),
+        command=tuple(command),
         probe=SocketProbe(address.fleet_socket),
         folder=address.directory,
         log=address.paths.log(Component.FLEET),

@@ -9,18 +9,24 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from workers.lab.address import NAMESPACE, LabAccount, LabAddress, write_atomically
 from workers.lab.controlplane.api import LabApi
-from workers.lab.controlplane.components import certificate_user, kubeconfig
-from workers.lab.controlplane.errors import ApiRequestFailed, LabStartFailed, ManifestRejected
+from workers.lab.controlplane.errors import ApiRequestFailed, LabStartFailed
+from workers.lab.controlplane.kubeconfig import certificate_user, kubeconfig
+from workers.lab.controlplane.manifests import (
+    INSTALL_LIMIT_S,
+    POLL_S,
+    apply_manifest,
+    await_served,
+    read_manifests,
+)
 from workers.lab.controlplane.pki import KeyPair
 from workers.lab.controlplane.settings import REPOSITORY_DEPLOY
 
@@ -35,9 +41,6 @@ SERVICE_ACCOUNTS: Final = {
     LabAccount.WORKER: "fleetmend-worker",
     LabAccount.OPERATOR: "fleetmend-operator",
 }
-INSTALL_LIMIT_S: Final = 30.0
-POLL_S: Final = 0.05
-MAXIMUM_MANIFEST_BYTES: Final = 4 << 20
 _PROBE_NAME: Final = "fleetmend-lab-admission-probe"
 
 
@@ -66,13 +69,13 @@ def install(address: LabAddress, deploy: Path | None = REPOSITORY_DEPLOY) -> Non
         _ensure_namespace(api)
         _write_admin_kubeconfig(address)
         if deploy is not None:
-            for path, manifest in _manifests(deploy, "crd"):
-                _apply(api, path, manifest)
-                _await_served(api, manifest)
+            for path, manifest in read_manifests(_files(deploy, "crd")):
+                apply_manifest(api, path, manifest)
+                await_served(api, manifest)
             api.apply(_release())
-            rights = list(_manifests(deploy, "rights"))
+            rights = list(read_manifests(_files(deploy, "rights")))
             for path, manifest in rights:
-                _apply(api, path, manifest)
+                apply_manifest(api, path, manifest)
             if any(m["kind"] == "ValidatingAdmissionPolicyBinding" for _, m in rights):
                 _await_admission(api)
         _await_default_service_account(api)
@@ -158,50 +161,6 @@ def _release() -> Mapping[str, Any]:
 
 def _files(deploy: Path, folder: str) -> list[Path]:
     return sorted((deploy / folder).glob("*.yaml"))
-
-
-def _manifests(deploy: Path, folder: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every object of a folder, files by name, documents in order; lists are unpacked."""
-    for path in _files(deploy, folder):
-        try:
-            content = path.read_text()[:MAXIMUM_MANIFEST_BYTES]
-            documents = [d for d in yaml.safe_load_all(content) if d is not None]
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ManifestRejected(f"{path} is no YAML: {error}") from error
-        for document in documents:
-            items = document.get("items", [document]) if isinstance(document, dict) else [document]
-            for item in items:
-                if not isinstance(item, dict) or not item.get("kind") or "metadata" not in item:
-                    raise ManifestRejected(f"{path}: a document without kind and metadata")
-                yield path, item
-
-
-def _apply(api: LabApi, path: Path, manifest: dict[str, Any]) -> None:
-    name = f"{manifest['kind']} {manifest['metadata'].get('name')}"
-    try:
-        if api.is_namespaced(manifest) and not manifest["metadata"].get("namespace"):
-            raise ManifestRejected(f"{path}: {name} names no namespace")
-        api.apply(manifest)
-    except ApiRequestFailed as error:
-        raise ManifestRejected(f"{path}: {name}: {error}") from error
-
-
-def _await_served(api: LabApi, crd: Mapping[str, Any]) -> None:
-    if crd["kind"] != "CustomResourceDefinition":
-        return
-    path = api.path_of(crd)
-    spec = crd["spec"]
-    version = next(v["name"] for v in spec["versions"] if v.get("served"))
-    objects = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
-    deadline = time.monotonic() + INSTALL_LIMIT_S
-    while time.monotonic() < deadline:
-        conditions = api.request("GET", path).get("status", {}).get("conditions") or ()
-        stages = {c["type"]: (c["status"], c.get("message", "")) for c in conditions}
-        # Established comes a moment before the requests are routed.
-        if stages.get("Established", ("", ""))[0] == "True" and api.exists(objects):
-            return
-        time.sleep(POLL_S)
-    raise LabStartFailed(f"CRD {crd['metadata']['name']} is not established: {stages}", None, ())
 
 
 def _await_admission(api: LabApi) -> None:

@@ -41,6 +41,7 @@ from workers.lab.controlplane.launch import (
     make_plan,
     remembered_plan,
     spawn_supervisor,
+    wanted_settings,
 )
 from workers.lab.controlplane.programs import CONTROL_PLANE, Announce, find_programs
 from workers.lab.controlplane.progress import announce_on_terminal, build_on_terminal
@@ -119,7 +120,11 @@ def start_lab(
             _finish_start(running.address, None)
             return running.address
         told = listeners or StartListeners()
-        plan = make_plan(paths, settings, find_programs(told.announce, told.build))
+        wanted = wanted_settings(paths, settings)
+        programs = find_programs(told.announce, told.build)
+        if wanted.karpenter:
+            programs = programs.with_karpenter(told.build)
+        plan = make_plan(paths, wanted, programs)
         paths.installed_file.unlink(missing_ok=True)
         supervisor = spawn_supervisor(paths, detached=detached)
         address = address_of(paths, plan)

@@ -27,7 +27,7 @@ from workers.lab.address import (
     write_atomically,
 )
 from workers.lab.controlplane.child import is_port_free, last_lines
-from workers.lab.controlplane.components import LOOPBACK
+from workers.lab.controlplane.child_spec import LOOPBACK
 from workers.lab.controlplane.errors import LabStartFailed
 from workers.lab.controlplane.programs import Programs
 from workers.lab.controlplane.settings import LabPorts, LabSettings, LaunchPlan
@@ -69,11 +69,17 @@ def remembered_plan(paths: LabPaths) -> LaunchPlan | None:
         return None
 
 
-def make_plan(paths: LabPaths, settings: LabSettings | None, programs: Programs) -> LaunchPlan:
-    """The plan of a new start, written down; settings None = those of the last start."""
+def wanted_settings(paths: LabPaths, named: LabSettings | None) -> LabSettings:
+    """The named settings, else those of the directory's last start, else the defaults."""
+    if named is not None:
+        return named
     remembered = remembered_plan(paths)
-    if settings is None:
-        settings = LabSettings() if remembered is None else remembered.settings
+    return LabSettings() if remembered is None else remembered.settings
+
+
+def make_plan(paths: LabPaths, settings: LabSettings, programs: Programs) -> LaunchPlan:
+    """The plan of a new start, written down."""
+    remembered = remembered_plan(paths)
     plan = LaunchPlan(
         settings=settings,
         ports=_choose_ports(settings, None if remembered is None else remembered.ports),
@@ -106,6 +112,9 @@ def _choose_ports(settings: LabSettings, remembered: LabPorts | None) -> LabPort
         temporal_ui=choose(
             settings.temporal_ui_port, remembered.temporal_ui if remembered else None
         ),
+        karpenter=choose(None, (remembered.karpenter or None) if remembered else None)
+        if settings.karpenter
+        else 0,
     )
 
 

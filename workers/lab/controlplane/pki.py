@@ -67,6 +67,7 @@ class LabPki:
     admin: KeyPair
     controller_manager: KeyPair
     scheduler: KeyPair
+    karpenter: KeyPair
     service_account_key: Path
     service_account_public_key: Path
 
@@ -77,6 +78,8 @@ _SUBJECTS: Final = {
     "admin": Subject("fleetmend-lab-admin", "system:masters"),
     "kube-controller-manager": Subject("system:kube-controller-manager"),
     "kube-scheduler": Subject("system:kube-scheduler"),
+    # A name of its own for the audit log; in a lab its rights are no subject.
+    "karpenter": Subject("karpenter", "system:masters"),
 }
 
 
@@ -99,6 +102,7 @@ def ensure_pki(lab_directory: Path) -> LabPki:
         admin=_pair(folder, "admin"),
         controller_manager=_pair(folder, "kube-controller-manager"),
         scheduler=_pair(folder, "kube-scheduler"),
+        karpenter=_pair(folder, "karpenter"),
         service_account_key=folder / "service-account.key",
         service_account_public_key=folder / "service-account.pub",
     )

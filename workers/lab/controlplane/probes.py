@@ -65,6 +65,18 @@ class HttpsProbe:
 
 
 @dataclass(frozen=True)
+class HttpProbe:
+    """A path answers 200, without TLS."""
+
+    url: str
+
+    async def is_ready(self) -> bool:
+        """Whether it did."""
+        status, _ = await _get(self.url, None)
+        return status == 200
+
+
+@dataclass(frozen=True)
 class TemporalProbe:
     """Temporal's frontend answers, and knows all our search attributes."""
 

@@ -1,9 +1,10 @@
-"""Where the control plane's programs come from.
+"""Where the lab's programs come from.
 
-Owns the table of programs and the order of sources: KUBEBUILDER_ASSETS, then PATH, then this
-user's cache, then a build from the pinned Go modules (`build.py`). A source counts only whole: all
+Owns the order of sources of the control plane: KUBEBUILDER_ASSETS, then PATH, then this user's
+cache, then a build from the pinned Go modules (`build.py`). A source counts only whole: all
 programs, new enough, the Kubernetes ones of one minor version. A source passed over is announced
-with the reason. Temporal's program comes with the Python environment and is only looked up.
+with the reason. Karpenter and helm come from the cache or a build only; Temporal's program comes
+with the Python environment and is only looked up.
 """
 
 import os
@@ -19,6 +20,12 @@ from typing import Final
 from workers.lab.address import Component
 from workers.lab.controlplane.build import BuildListener, ensure_built
 from workers.lab.controlplane.errors import ProgramsUnavailable
+from workers.lab.controlplane.recipe import (
+    CRD_FOLDER,
+    HELM,
+    control_plane_recipe,
+    karpenter_recipe,
+)
 
 Announce = Callable[[str], None]
 
@@ -49,6 +56,24 @@ class Programs:
         """Path of one component's program."""
         return self.paths[component]
 
+    @property
+    def karpenter_crds(self) -> Path:
+        """Folder with the CRDs of Karpenter and its kwok provider."""
+        return self.paths[Component.KARPENTER].parent / CRD_FOLDER
+
+    def with_karpenter(self, listener: BuildListener) -> "Programs":
+        """These and Karpenter, which is built if it isn't there.
+
+        Raises:
+            ProgramsUnavailable: there is no Go to build it with, or no room.
+            BuildFailed: the build ended with an error.
+        """
+        folder = ensure_built(karpenter_recipe(), listener)
+        return Programs(
+            self.source,
+            {**self.paths, Component.KARPENTER: folder / Component.KARPENTER.value},
+        )
+
 
 def find_programs(announce: Announce, listener: BuildListener) -> Programs:
     """The control plane's programs; builds them (minutes, gigabytes) if they are nowhere.
@@ -72,8 +97,18 @@ def find_programs(announce: Announce, listener: BuildListener) -> Programs:
         return found
     if any(_on_path(component) for component in CONTROL_PLANE):
         announce(f"programs on PATH are not used: {found}")
-    folder = ensure_built(listener)
+    folder = ensure_built(control_plane_recipe(), listener)
     return Programs("cache", {c: folder / c.value for c in CONTROL_PLANE})
+
+
+def find_helm(listener: BuildListener) -> Path:
+    """The program of helm 4, built together with Karpenter if it isn't there.
+
+    Raises:
+        ProgramsUnavailable: there is no Go to build it with, or no room.
+        BuildFailed: the build ended with an error.
+    """
+    return ensure_built(karpenter_recipe(), listener) / HELM
 
 
 def find_temporal() -> Path:

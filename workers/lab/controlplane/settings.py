@@ -6,8 +6,9 @@ Owns the settings of a lab, field by field with unit and default, and the plan w
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import workers
 from workers.lab.address import Component
@@ -48,6 +49,13 @@ class LabSettings(BaseModel):
     fleet: bool = True
     """Whether this lab runs the simulated nodes' process (without nodes until some are added)."""
 
+    karpenter: bool = False
+    """Whether this lab has Karpenter with its kwok provider; the nodes that it makes are played by
+    the simulated nodes' process."""
+
+    node_repair: bool = False
+    """Whether Karpenter repairs nodes by itself (its gate NodeRepair)."""
+
     node_monitor_grace_s: float = Field(8.0, ge=2.0, le=600.0)
     """Silence of a kubelet after which its node is Unknown. Leases are to be renewed at least
     three times within it, otherwise the zone counts as disrupted and no NoExecute taint comes."""
@@ -65,6 +73,12 @@ class LabSettings(BaseModel):
     """Folder with crd/ and rights/ to install at the start; None = install nothing but the
     namespace."""
 
+    @model_validator(mode="after")
+    def _repair_needs_karpenter(self) -> Self:
+        if self.node_repair and not self.karpenter:
+            raise ValueError("node_repair is Karpenter's: set karpenter too")
+        return self
+
 
 class LabPorts(BaseModel):
     """The loopback ports of one lab."""
@@ -74,6 +88,8 @@ class LabPorts(BaseModel):
     api: int
     temporal: int
     temporal_ui: int
+    karpenter: int = 0
+    """Of its health endpoint; 0 in a lab without it."""
 
 
 class LaunchPlan(BaseModel):

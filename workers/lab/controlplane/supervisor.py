@@ -28,7 +28,8 @@ from workers.lab.address import (
     write_atomically,
 )
 from workers.lab.controlplane.child import Child
-from workers.lab.controlplane.components import ChildSpec, children_of
+from workers.lab.controlplane.child_spec import ChildSpec
+from workers.lab.controlplane.components import children_of
 from workers.lab.controlplane.control import (
     MAXIMUM_MESSAGE_BYTES,
     ControlAnswer,
@@ -44,7 +45,7 @@ from workers.lab.paths import LabPaths, listen_unix
 
 # Ends in this order: first who uses the others.
 _STOP_ORDER: Final = (
-    (Component.FLEET,),
+    (Component.FLEET, Component.KARPENTER),
     (
         Component.SCHEDULER,
         Component.CONTROLLER_MANAGER,

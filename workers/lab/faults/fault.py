@@ -25,6 +25,16 @@ class NeedsFullNode(Exception):
         )
 
 
+class NotKarpenters(Exception):
+    """The fault makes a Node object anew, which for this node only Karpenter does."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"node {node} was made by Karpenter: delete its NodeClaim for another machine, or use "
+            "a node of the lab's own"
+        )
+
+
 class NoSuchGpu(Exception):
     """An option names a GPU the node doesn't have."""
 

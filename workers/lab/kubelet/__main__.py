@@ -27,7 +27,11 @@ def main() -> int:
         prog="python -m workers.lab.kubelet", description="The simulated nodes of one lab."
     )
     parser.add_argument("--lab", type=Path, default=None, help="lab directory")
-    lab = parser.parse_args().lab or default_lab_directory()
+    parser.add_argument(
+        "--adopt", action="store_true", help="play the nodes that Karpenter makes, too"
+    )
+    arguments = parser.parse_args()
+    lab = arguments.lab or default_lab_directory()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -39,20 +43,20 @@ def main() -> int:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     try:
-        asyncio.run(_run(lab))
+        asyncio.run(_run(lab, adopts=arguments.adopt))
     except LabNotRunning as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
 
 
-async def _run(lab: Path) -> None:
+async def _run(lab: Path, *, adopts: bool) -> None:
     address = read_address(lab)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    fleet = await Fleet.open(address)
+    fleet = await Fleet.open(address, adopts=adopts)
     server = await serve(fleet, address.fleet_socket)
     try:
         await stopping.wait()

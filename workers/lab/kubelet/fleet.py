@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from workers.lab.address import NAMESPACE, LabAddress, write_atomically
 from workers.lab.controlplane.pki import node_certificate
 from workers.lab.faults.fault import Fault, NeedsFullNode
 from workers.lab.faults.registry import make_fault
+from workers.lab.kubelet.adoption import Adoption
 from workers.lab.kubelet.api import (
     ApiClient,
     ApiError,
@@ -31,7 +33,7 @@ from workers.lab.kubelet.full_node import FullNode
 from workers.lab.kubelet.host_root import MachineIdentity, make_identity
 from workers.lab.kubelet.launcher import Cluster
 from workers.lab.kubelet.light_node import Herd, LightNode
-from workers.lab.kubelet.spec import NodeKind, NodeSpec, NodeView, Receipt
+from workers.lab.kubelet.spec import Machine, NodeKind, NodeSpec, NodeView, Receipt
 
 ADMIN_CONNECTIONS: Final = 48
 """Shared by all light nodes; the API server's answer takes milliseconds."""
@@ -59,12 +61,22 @@ class Fleet:
         self._herd = Herd(cluster.admin)
         self._nodes: dict[str, Node] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._known: dict[str, MachineIdentity] = {}
+        """Of adopted nodes that an earlier process played, by provider id."""
+        self._given_back: dict[str, list[MachineIdentity]] = {}
+        """Machines of nodes that Karpenter took away, by pool, the oldest first."""
+        self._starts: dict[str, asyncio.Task[None]] = {}
+        """Of adopted nodes, by name."""
 
     @classmethod
-    async def open(cls, address: LabAddress) -> Fleet:
-        """The fleet of this lab, with the nodes that an earlier process of it had."""
-        pki = address.paths.pki
-        admin = ClientCertificate(pki / "admin.crt", pki / "admin.key")
+    async def open(cls, address: LabAddress, *, adopts: bool = False) -> Fleet:
+        """The fleet of this lab, with the nodes that an earlier process of it had.
+
+        Args:
+            address: of the lab.
+            adopts: whether it plays the nodes that Karpenter makes, too.
+        """
+        admin = _admin(address)
         url, ca_file = address.api_url, address.ca_file
         cluster = Cluster(
             url=url,
@@ -75,7 +87,9 @@ class Fleet:
         fleet = cls(address, cluster)
         for daemon_set in _agents():
             fleet._spawn(fleet._install_agent(daemon_set))
-        fleet._spawn(fleet._resume())
+        resumed = fleet._spawn(fleet._resume())
+        if adopts:
+            fleet._spawn(fleet._adopt_after(resumed))
         return fleet
 
     async def close(self) -> None:
@@ -124,8 +138,15 @@ class Fleet:
         return [node.view() for node in nodes]
 
     async def remove(self, names: Iterable[str]) -> None:
-        """Switch off and delete the Node objects."""
+        """Switch off and delete the Node objects.
+
+        Raises:
+            BadRequest: there is no such node, or it is Karpenter's to remove.
+        """
         nodes = [self._find(name) for name in names]
+        for node in nodes:
+            if node.spec.is_adopted:
+                raise BadRequest(f"node {node.name} was made by Karpenter: delete its NodeClaim")
         for node in nodes:
             self._nodes.pop(node.name, None)
             self._herd.nodes.pop(node.name, None)
@@ -190,6 +211,49 @@ class Fleet:
             raise NeedsFullNode(name, "machine that could boot")
         node.ask_reboot(why)
 
+    # What the adoption asks.
+
+    async def adopt(self, spec: NodeSpec) -> None:
+        """Play a node that Karpenter has made."""
+        identity = self._known.pop(spec.provider_id or "", None)
+        node = self._make(spec, identity or self._machine_for(spec))
+        self._nodes[node.name] = node
+        self._save()
+        # Not awaited: a light node takes its Node over in `start`, and others wait behind it.
+        self._starts[node.name] = self._spawn(node.start())
+
+    async def abandon(self, name: str) -> None:
+        """The Node of an adopted machine is gone."""
+        node = self._nodes.pop(name, None)
+        self._herd.nodes.pop(name, None)
+        if node is None:
+            return
+        self._save()
+        start = self._starts.pop(name)
+        start.cancel()
+        await asyncio.wait([start])
+        await node.remove()
+        self._given_back.setdefault(node.spec.pool, []).append(node.identity)
+
+    async def announce_boot(self, name: str, boot_id: str) -> None:
+        """Karpenter's provider has rebooted an adopted machine."""
+        node = self._nodes.get(name)
+        if node is not None:
+            await node.provider_reboot(boot_id)
+
+    def _machine_for(self, spec: NodeSpec) -> MachineIdentity:
+        fresh = make_identity(spec)
+        given_back = self._given_back.get(spec.pool)
+        if spec.machine is Machine.NEW or not given_back:
+            return fresh
+        # The same board and cards; what the cloud and the installation give is new.
+        old = given_back.pop(0)
+        return replace(fresh, system_uuid=old.system_uuid, gpus=old.gpus)
+
+    async def _adopt_after(self, resumed: asyncio.Task[None]) -> None:
+        await asyncio.wait([resumed])
+        await Adoption(self._cluster.admin, self).run()
+
     async def _remove(self, node: Node) -> None:
         await node.remove()
         await delete_node(self._cluster.admin, node.name)
@@ -207,14 +271,23 @@ class Fleet:
             self._herd.nodes[spec.name] = node
             self._herd.start()
             return node
+        client = self._adopted_client(spec) if spec.is_adopted else self._own_client(spec)
+        folder = self._address.paths.nodes / spec.name
+        return FullNode(spec, identity, client=client, cluster=self._cluster, folder=folder)
+
+    def _own_client(self, spec: NodeSpec) -> ApiClient:
         certificate, key = node_certificate(self._address.directory, spec.name)
-        client = ApiClient.connect(
+        return ApiClient.connect(
             self._address.api_url,
             self._address.ca_file,
             identity=ClientCertificate(certificate, key),
         )
-        folder = self._address.paths.nodes / spec.name
-        return FullNode(spec, identity, client=client, cluster=self._cluster, folder=folder)
+
+    def _adopted_client(self, spec: NodeSpec) -> ApiClient:
+        """By impersonation: Karpenter's names are longer than a certificate's subject may be."""
+        admin = _admin(self._address)
+        own = ApiClient.connect(self._address.api_url, self._address.ca_file, identity=admin)
+        return own.as_user(f"system:node:{spec.name}", ("system:nodes",))
 
     async def _start(self, nodes: list[Node], deadline_s: float) -> None:
         await asyncio.gather(*(node.start() for node in nodes))
@@ -255,19 +328,27 @@ class Fleet:
             rows = _RECORD.validate_json(self._record().read_bytes())
         except FileNotFoundError:
             return
-        nodes = [self._make(spec, identity) for spec, identity in rows]
+        # Adopted ones are found by their Nodes, if those are still there.
+        self._known = {i.provider_id: i for spec, i in rows if spec.is_adopted}
+        nodes = [self._make(spec, identity) for spec, identity in rows if not spec.is_adopted]
         self._nodes |= {node.name: node for node in nodes}
         await self._start(nodes, RESUME_DEADLINE_S)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("fleet task died", exc_info=task.exception())
+
+
+def _admin(address: LabAddress) -> ClientCertificate:
+    pki = address.paths.pki
+    return ClientCertificate(pki / "admin.crt", pki / "admin.key")
 
 
 def _agents() -> list[JsonObject]:

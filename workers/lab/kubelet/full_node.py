@@ -18,7 +18,7 @@ import structlog
 from workers.lab.devices.build import ensure_programs
 from workers.lab.devices.devices import Board, Devices
 from workers.lab.faults.ailment import Ailment
-from workers.lab.faults.fault import AgentManners, BootPlan, Fault, NoSuchGpu
+from workers.lab.faults.fault import AgentManners, BootPlan, Fault, NoSuchGpu, NotKarpenters
 from workers.lab.kubelet.agent import AgentContainer, AgentSight, Published
 from workers.lab.kubelet.api import ApiClient, ApiError, delete_node
 from workers.lab.kubelet.container import ContainerRuntime
@@ -92,6 +92,7 @@ class FullNode:
         self._is_kubelet_dead = False
         self._is_going_down = False
         self._next_host_number = 0
+        self._announced_boot_id = ""
         self._kubelet: Kubelet | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._power_task: asyncio.Task[None] | None = None
@@ -208,6 +209,8 @@ class FullNode:
             self._set_power_task(self._boot(BootEvent.BOOT, "powered on after it had hung"))
 
     async def replace_machine(self, *, keeps_hardware: bool) -> None:
+        if self.spec.is_adopted:
+            raise NotKarpenters(self.name)
         if self._power_task is not None:
             self._power_task.cancel()
         self.power = Power.BOOTING
@@ -241,6 +244,12 @@ class FullNode:
         else:
             self._is_going_down = True
             self._set_power_task(self._reboot(why))
+
+    async def provider_reboot(self, boot_id: str) -> None:
+        """The provider has announced a boot by its id: the machine boots, and has that id then."""
+        if not self.plan.lies:
+            self._announced_boot_id = boot_id
+        self.ask_reboot(f"Karpenter's provider announced boot {boot_id}")
 
     def _read_fifo(self) -> None:
         try:
@@ -280,7 +289,8 @@ class FullNode:
             self._is_kubelet_dead = False
         missing = self.plan.missing_gpus
         self._gpus = tuple(gpu for gpu in self.identity.gpus if gpu.index not in missing)
-        self._host.boot(event, why, self._gpus)
+        announced, self._announced_boot_id = self._announced_boot_id, ""
+        self._host.boot(event, why, self._gpus, boot_id=announced)
         self.devices.boot(_boards(self._gpus))
         for fault in self.active.values():
             fault.booted(self)

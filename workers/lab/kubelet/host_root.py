@@ -138,9 +138,16 @@ class HostRoot:
         if not fifo.is_fifo():
             os.mkfifo(fifo, 0o600)
 
-    def boot(self, event: BootEvent, why: str, gpus: tuple[Gpu, ...]) -> str:
-        """Write a new boot id and the GPUs this boot found; gives the new boot id back."""
-        old, new = self.boot_id, str(uuid.uuid4())
+    def boot(self, event: BootEvent, why: str, gpus: tuple[Gpu, ...], *, boot_id: str = "") -> str:
+        """Write a new boot id and the GPUs this boot found; gives the new boot id back.
+
+        Args:
+            event: for the log.
+            why: for the log.
+            gpus: what this boot found.
+            boot_id: the one that a provider has announced; '' = made up here, as the kernel does.
+        """
+        old, new = self.boot_id, boot_id or str(uuid.uuid4())
         self._write(BOOT_ID, new + "\n")
         shutil.rmtree(self.path / GPU_FOLDER, ignore_errors=True)
         (self.path / GPU_FOLDER).mkdir(parents=True)

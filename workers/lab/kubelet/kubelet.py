@@ -2,7 +2,8 @@
 
 Owns the loops that speak to the API server with the node's identity. The machine below it
 (`full_node`) starts and stops it and owns what runs. As a real kubelet it registers at its start
-only: a Node object deleted under it stays gone until the next start.
+only: a Node object deleted under it stays gone until the next start. One that Karpenter made is
+taken over as it is, and waited for if it isn't there.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Kubelet:
         try:
             self._node = await self.client.get(self._path)
         except ApiError as error:
-            if error.status != 404:
+            if error.status != 404 or self.spec.is_adopted:
                 raise
             body = new_node(self.spec, self.look(), now())
             self._node = await self.client.post("/api/v1/nodes", body)

@@ -18,7 +18,14 @@ import structlog
 
 from workers.lab.devices.devices import Devices
 from workers.lab.faults.ailment import Ailment
-from workers.lab.faults.fault import AgentManners, BootPlan, Fault, NeedsFullNode, NoSuchGpu
+from workers.lab.faults.fault import (
+    AgentManners,
+    BootPlan,
+    Fault,
+    NeedsFullNode,
+    NoSuchGpu,
+    NotKarpenters,
+)
 from workers.lab.kubelet.agent import AgentSight, NodeReporter, Published
 from workers.lab.kubelet.api import (
     ApiClient,
@@ -146,6 +153,8 @@ class LightNode:
         raise NeedsFullNode(self.name, "power switch")
 
     async def replace_machine(self, *, keeps_hardware: bool) -> None:
+        if self.spec.is_adopted:
+            raise NotKarpenters(self.name)
         self.uid, self._node = "", {}
         await delete_node(self._admin, self.name)
         if not keeps_hardware:
@@ -157,6 +166,16 @@ class LightNode:
         self._boot_id = str(uuid.uuid4())
         self._reporter = self._make_reporter()
         await self._register()
+
+    async def provider_reboot(self, boot_id: str) -> None:
+        """The provider has booted the machine, which took no time; its pods run on."""
+        self._boot_id = boot_id
+        self._reporter = self._make_reporter()
+        self._spawn(self._tell_boot())
+
+    async def _tell_boot(self) -> None:
+        await self._write_status()
+        await self.publish()
 
     # What the herd saw.
 
@@ -181,6 +200,9 @@ class LightNode:
 
     async def _register(self) -> None:
         """Two requests for a new node: hundreds are added at once."""
+        if self.spec.is_adopted:
+            await self._take_over()
+            return
         body = new_node(self.spec, self._look(), now())
         report = self._reporter.compose()
         body["metadata"] |= report["metadata"]
@@ -190,14 +212,23 @@ class LightNode:
         except ApiError as error:
             if error.status != 409:
                 raise
-            node = await self._client.get(f"/api/v1/nodes/{self.name}")
-            self.uid, self._node = node["metadata"]["uid"], node
-            await self._write_status()
-            await self._reporter.write()
-            await renew_lease(self._client, self.name, self.uid)
+            await self._take_over()
         else:
             self.uid, self._node = node["metadata"]["uid"], node
             await create_lease(self._client, self.name, self.uid)
+
+    async def _take_over(self) -> None:
+        """A Node object that is there already is this machine's from now on."""
+        node = await self._client.get(f"/api/v1/nodes/{self.name}")
+        self.uid, self._node = node["metadata"]["uid"], node
+        await self._write_status()
+        await self._reporter.write()
+        await renew_lease(self._client, self.name, self.uid)
+        # Those that were bound to it before the herd knew of it.
+        query = {"fieldSelector": f"spec.nodeName={self.name}"}
+        pods = await self._client.request("GET", "/api/v1/pods", params=query)
+        for pod in pods.get("items") or []:
+            self._pods.hear(Seen(Change.ADDED, pod))
 
     async def _beat(self) -> None:
         await asyncio.sleep(random.uniform(0, self.spec.lease_period_s))

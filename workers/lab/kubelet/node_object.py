@@ -18,6 +18,7 @@ from workers.lab.kubelet.spec import (
     AGENT_LABEL,
     GPU_RESOURCE,
     KIND_LABEL,
+    MACHINE_RESOURCES,
     POOL_LABEL,
     NodeKind,
     NodeSpec,
@@ -72,13 +73,7 @@ def node_status(
         standing: the Node as last seen, for the transition times; empty at registration.
         at: now.
     """
-    resources = {
-        "cpu": "192",
-        "memory": "2Ti",
-        "ephemeral-storage": "3Ti",
-        "pods": "110",
-        GPU_RESOURCE: str(sight.gpus),
-    }
+    resources = {**MACHINE_RESOURCES, GPU_RESOURCE: str(sight.gpus)}
     return {
         "capacity": resources,
         "allocatable": resources,

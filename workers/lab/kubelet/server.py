@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from workers.lab.controlplane.errors import LabError
 from workers.lab.devices.devices import NoSuchDevice
-from workers.lab.faults.fault import NeedsFullNode, NoSuchGpu
+from workers.lab.faults.fault import NeedsFullNode, NoSuchGpu, NotKarpenters
 from workers.lab.faults.registry import BadFault
 from workers.lab.kubelet.api import ApiError
 from workers.lab.kubelet.commands import (
@@ -40,6 +40,7 @@ ASKERS_FAULTS: Final = (
     BadFault,
     NeedsFullNode,
     NoSuchGpu,
+    NotKarpenters,
     AgentMissing,
     NeedsStandIn,
     NodeRefused,

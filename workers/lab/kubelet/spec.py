@@ -11,7 +11,7 @@ import re
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 POOL_LABEL: Final = "fleetmend.io/pool"
@@ -19,11 +19,29 @@ KIND_LABEL: Final = "lab.fleetmend.io/kind"
 AGENT_LABEL: Final = "lab.fleetmend.io/agent"
 """Chooses which of the two agent DaemonSets puts its pod on a full node."""
 
+MACHINE_LABEL: Final = "lab.fleetmend.io/machine"
+"""On Karpenter's nodes: which machine stands behind a new one, see `Machine`."""
+
+MACHINE_RESOURCES: Final = {
+    "cpu": "192",
+    "memory": "2Ti",
+    "ephemeral-storage": "3Ti",
+    "pods": "110",
+}
+"""What every simulated machine has beside its GPUs; about a DGX H100."""
+
+KARPENTER_PROVIDER: Final = "kwok://"
+"""How the provider ids of nodes begin that Karpenter made; nobody registers those but it."""
+
 MAX_GPUS: Final = 16
 """As many as the largest single machine of today (HGX-2) has; the lab knows so many bus ids."""
 
 DEFAULT_MODEL: Final = "NVIDIA H100 80GB HBM3"
-_NODE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NODE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+LONGEST_NAME: Final = 63
+"""A node's name is the value of a label, too."""
+LONGEST_ADOPTED_NAME: Final = 253
+"""Karpenter's kwok provider puts other things into that label and is generous with its names."""
 
 
 class NodeKind(StrEnum):
@@ -31,6 +49,13 @@ class NodeKind(StrEnum):
 
     FULL = "full"
     LIGHT = "light"
+
+
+class Machine(StrEnum):
+    """What stands behind a Node that Karpenter makes: a new machine, or one the pool gave back."""
+
+    NEW = "new"
+    AGAIN = "again"
 
 
 class TaintEffect(StrEnum):
@@ -72,6 +97,8 @@ class NodeSpec(WireModel):
     controller-manager take the whole zone for disrupted.
     """
 
+    # Before the name, whose check asks it.
+    provider_id: str | None = Field(default=None, description="None: made up for each machine")
     name: str
     pool: LabelValue = "default"
     kind: NodeKind = NodeKind.FULL
@@ -79,7 +106,6 @@ class NodeSpec(WireModel):
     model: str = DEFAULT_MODEL
     labels: dict[str, LabelValue] = Field(default_factory=dict)
     taints: tuple[NodeTaint, ...] = ()
-    provider_id: str | None = Field(default=None, description="None: made up for each machine")
     system_uuid: str | None = Field(
         default=None, description="None: made up; '' or a shared one imitates a bad BIOS"
     )
@@ -97,13 +123,23 @@ class NodeSpec(WireModel):
         default="stand-in", description="of a full node; the stand-in says what faults tell it"
     )
     agent_refresh_s: float = Field(default=300.0, gt=0, le=86_400)
+    machine: Machine = Field(
+        default=Machine.NEW, description="of an adopted node; 'again': one its pool gave back"
+    )
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether the Node object is Karpenter's: a kubelet takes it over and never makes one."""
+        return (self.provider_id or "").startswith(KARPENTER_PROVIDER)
 
     @field_validator("name")
     @classmethod
-    def _name_is_a_dns_label(cls, name: str) -> str:
-        if not _NODE_NAME.fullmatch(name):
+    def _name_is_a_dns_label(cls, name: str, info: ValidationInfo) -> str:
+        is_adopted = str(info.data.get("provider_id") or "").startswith(KARPENTER_PROVIDER)
+        longest = LONGEST_ADOPTED_NAME if is_adopted else LONGEST_NAME
+        if len(name) > longest or not _NODE_NAME.fullmatch(name):
             raise ValueError(
-                f"{name[:80]!r} is no node name: use 1 to 63 of a-z, 0-9 and '-', "
+                f"{name[:80]!r} is no node name: use 1 to {longest} of a-z, 0-9 and '-', "
                 "beginning and ending with a letter or digit"
             )
         return name

@@ -5,7 +5,14 @@ Owns the choice of the next rung from the fault's ladder and the rungs already t
 
 from collections.abc import Sequence
 
-from workflows.model.policy import Rung
+from workflows.model.policy import Pool, Rung
+from workflows.model.remediation.replacement import may_replace
+
+
+def rungs_for(ladder: Sequence[Rung], pool: Pool | None, *, is_on_karpenter: bool) -> list[Rung]:
+    """The rungs of `ladder` that mean something on this node."""
+    can = may_replace(pool, is_on_karpenter=is_on_karpenter)
+    return [rung for rung in ladder if rung is not Rung.REPLACE or can]
 
 
 def next_rung(ladder: Sequence[Rung], tried: Sequence[Rung]) -> Rung | None:

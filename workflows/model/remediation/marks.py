@@ -24,7 +24,8 @@ IGNORE = "fleetmend.io/ignore"
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 DO_NOT_REPAIR = "karpenter.sh/do-not-repair"
 KARPENTER_NODEPOOL_LABEL = "karpenter.sh/nodepool"
-KARPENTER_DISRUPTED_TAINT = "karpenter.sh/disrupted"
+KARPENTER_TAINTS = ("karpenter.sh/disrupted", "karpenter.sh/rebooting")
+"""Karpenter's own taints on a node that it has begun to remove or to reboot (Karpenter 1.15.0)."""
 VETOES = (DO_NOT_DISRUPT, DO_NOT_REPAIR)
 MAX_MARKER_BYTES = 4096
 MAX_LINE = 1024
@@ -173,9 +174,8 @@ def other_healer(node: NodeView) -> str:
     """Who else has begun to act on the node; "" = nobody."""
     if node.deleting:
         return "the Node is being deleted"
-    if any(taint.startswith(KARPENTER_DISRUPTED_TAINT + ":") for taint in node.taints):
-        return "Karpenter has begun to disrupt it"
-    return ""
+    found = [taint for taint in node.taints if taint.split(":", 1)[0] in KARPENTER_TAINTS]
+    return f"Karpenter has begun on it (taint {found[0][:80]})" if found else ""
 
 
 def entry_marker(node: NodeView, draft: Marker) -> Marker:
@@ -201,6 +201,19 @@ def entry_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
 def marker_patch(node: NodeView, marker: Marker) -> dict[str, Any]:
     """The merge patch that replaces the marker alone (slot noted or dropped, handed over)."""
     return _guarded(node, {EPISODE: marker.encode()})
+
+
+def lost_vetoes(node: NodeView) -> tuple[str, ...]:
+    """Vetoes that the entry patch set and that do not stand any more (Karpenter writes Nodes too)."""
+    if not is_on_karpenter(node):
+        return ()
+    return tuple(key for key in VETOES if node.annotations.get(key) != "true")
+
+
+def veto_patch(node: NodeView) -> dict[str, Any]:
+    """The merge patch that sets the vetoes again; the marker knows what was there before."""
+    annotations: dict[str, str | None] = dict.fromkeys(lost_vetoes(node), "true")
+    return _guarded(node, annotations)
 
 
 def exit_patch(node: NodeView, marker: Marker) -> dict[str, Any]:

@@ -14,6 +14,8 @@ class Phase(StrEnum):
     QUARANTINED = "quarantined"
     DRAINED = "drained"
     REBOOTED = "rebooted"
+    AWAITING_CAPACITY = "awaiting-capacity"
+    """The machine is gone, and another has not come or not passed yet."""
     VALIDATED = "validated"
     PROBATION = "probation"
     CLOSED = "closed"
@@ -24,6 +26,7 @@ class Outcome(StrEnum):
 
     DISMISSED = "dismissed"
     RETURNED = "returned"
+    REPLACED = "replaced"
     RETIRED = "retired"
     YIELDED = "yielded"
     VANISHED = "vanished"

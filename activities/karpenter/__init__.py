@@ -1,0 +1,1 @@
+"""Karpenter: the NodeClaims behind nodes, their end, and who comes after."""

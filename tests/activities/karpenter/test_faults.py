@@ -1,0 +1,196 @@
+"""The steps of a replacement with a fault at each of their calls, by the matrix of all activities."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from activities.kube import paths
+from tests.activities import test_faults_at_each_call as matrix
+from tests.activities.conftest import BareNodes
+from tests.activities.desk import Desk
+from tests.activities.karpenter.conftest import AddNode
+from tests.activities.karpenter.kinds import HOLD, Claims
+from tests.harness.audit import WORKER, Wanted, audit
+from tests.harness.cluster import Cluster
+from tests.harness.proxy import FaultProxy
+from tests.harness.proxy_faults import Fault
+from workers.lab.address import LabAddress
+from workflows.contracts.karpenter import (
+    AWAIT_CLAIM_GONE,
+    DELETE_CLAIM,
+    FIND_SUCCESSOR,
+    LOOK_FOR_SUCCESSOR,
+    READ_CLAIM_END,
+    RESOLVE_CLAIM,
+    ClaimWatch,
+    DeleteClaimRequest,
+    SuccessorRequest,
+)
+from workflows.contracts.kube import ASSERT_VETOES
+from workflows.model.remediation.marks import DO_NOT_DISRUPT, lost_vetoes
+from workflows.model.remediation.replacement import ClaimRef, Standing
+
+
+@dataclass
+class ClaimScene(matrix.Scene):
+    """A node with its NodeClaim."""
+
+    claims: Claims
+    claim: ClaimRef
+    add_node: AddNode
+
+
+class Resolving(matrix.Scenario):
+    contract = RESOLVE_CLAIM
+
+    def request(self, scene: Any) -> Any:
+        return scene.owner
+
+    def check(self, scene: Any, result: Any) -> None:
+        assert (result.standing, result.claim) == (Standing.FOUND, scene.claim)
+
+
+class Deleting(matrix.Scenario):
+    contract = DELETE_CLAIM
+
+    def prepare(self, scene: Any) -> None:
+        scene.with_slot()
+
+    def request(self, scene: Any) -> Any:
+        return DeleteClaimRequest(scene.owner, scene.claim)
+
+    def check(self, scene: Any, result: Any) -> None:
+        body = scene.claims.read(scene.claim.name)
+        assert body["metadata"]["deletionTimestamp"]
+        wanted = Wanted(who=WORKER, verb="delete", resource="nodeclaims")
+        events = [e for e in scene.witness.events(wanted) if e.name == scene.claim.name]
+        assert len(events) == 1
+
+
+class ReadingTheEnd(matrix.Scenario):
+    contract = READ_CLAIM_END
+
+    def request(self, scene: Any) -> Any:
+        return ClaimWatch(scene.owner, scene.claim)
+
+    def check(self, scene: Any, result: Any) -> None:
+        assert not result.gone
+        assert [b.name for b in result.blockers] == [HOLD]
+
+
+class AwaitingTheEnd(matrix.Scenario):
+    contract = AWAIT_CLAIM_GONE
+
+    def prepare(self, scene: Any) -> None:
+        scene.claims.patch(scene.claim.name, {"metadata": {"finalizers": None}})
+        scene.cluster.kube.delete(paths.node_claim(scene.claim.name), uid=None)
+        scene.cluster.kube.delete(paths.node(scene.name), uid=None)
+
+    def request(self, scene: Any) -> Any:
+        return ClaimWatch(scene.owner, scene.claim)
+
+    def check(self, scene: Any, result: Any) -> None:
+        assert result.gone
+
+
+class Looking(matrix.Scenario):
+    contract = LOOK_FOR_SUCCESSOR
+
+    def prepare(self, scene: Any) -> None:
+        self.horizon = scene.desk.do(RESOLVE_CLAIM, scene.owner).horizon
+        self.newcomer = scene.add_node(f"{scene.name[-6:]}-new")
+        self.claim = scene.claims.add_for(self.newcomer)
+
+    def request(self, scene: Any) -> Any:
+        return SuccessorRequest(scene.owner, scene.claims.pool, self.horizon)
+
+    def check(self, scene: Any, result: Any) -> None:
+        assert result.successor.node == self.newcomer.node
+
+
+class Finding(Looking):
+    contract = FIND_SUCCESSOR
+
+
+class AssertingVetoes(matrix.Scenario):
+    contract = ASSERT_VETOES
+
+    def prepare(self, scene: Any) -> None:
+        scene.quarantined()
+        lost: dict[str, Any] = {"metadata": {"annotations": {DO_NOT_DISRUPT: None}}}
+        scene.cluster.patch_node(scene.name, lost)
+
+    def request(self, scene: Any) -> Any:
+        return scene.owner
+
+    def check(self, scene: Any, result: Any) -> None:
+        assert lost_vetoes(scene.cluster.node(scene.name)) == ()
+        assert scene.patches() == 2
+
+
+SCENARIOS = (
+    Resolving(),
+    Deleting(),
+    ReadingTheEnd(),
+    AwaitingTheEnd(),
+    Looking(),
+    Finding(),
+    AssertingVetoes(),
+)
+
+
+@pytest.fixture
+def stage(
+    desk: Desk,
+    faulty_desk: Desk,
+    cluster: Cluster,
+    bare: BareNodes,
+    lab: LabAddress,
+    epoch: str,
+    claims: Claims,
+    karpenter_node: AddNode,
+) -> Iterator[Callable[[int], ClaimScene]]:
+    """A fresh scene for each number, in a NodePool of its own."""
+    pool = claims.pool
+
+    def scene(number: int) -> ClaimScene:
+        claims.pool = f"{pool}-{number}"
+        owner = karpenter_node(str(number))
+        claim = claims.add_for(owner, metadata={**_labelled(claims), "finalizers": [HOLD]})
+        return ClaimScene(
+            desk, faulty_desk, cluster, owner, bare.pool, audit(lab), claims, claim, karpenter_node
+        )
+
+    yield scene
+    claims.pool = pool
+
+
+def _labelled(claims: Claims) -> dict[str, Any]:
+    return {"labels": {"karpenter.sh/nodepool": claims.pool}}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", matrix.FAULTS.values(), ids=matrix.FAULTS)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: type(s).__name__)
+def test_a_fault_at_any_call_of_a_replacement_changes_nothing_in_the_end(
+    scenario: matrix.Scenario,
+    fault: Fault,
+    stage: Callable[[int], matrix.Scene],
+    worker_proxy: FaultProxy,
+) -> None:
+    assert matrix._run_through(scenario, fault, stage, worker_proxy) >= 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", matrix.MORE_FAULTS.values(), ids=matrix.MORE_FAULTS)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: type(s).__name__)
+def test_another_fault_at_any_call_of_a_replacement_changes_nothing_in_the_end(
+    scenario: matrix.Scenario,
+    fault: Fault,
+    stage: Callable[[int], matrix.Scene],
+    worker_proxy: FaultProxy,
+) -> None:
+    assert matrix._run_through(scenario, fault, stage, worker_proxy) >= 2

@@ -1,0 +1,92 @@
+"""Who comes after a node that was given away, or why nobody has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.kube import paths
+from activities.kube.client import PatchKind
+from tests.activities.desk import Desk
+from tests.activities.karpenter.conftest import AddNode
+from tests.activities.karpenter.kinds import Claims
+from tests.harness.cluster import Cluster
+from workflows.contracts import errors
+from workflows.contracts.karpenter import (
+    FIND_SUCCESSOR,
+    LOOK_FOR_SUCCESSOR,
+    RESOLVE_CLAIM,
+    SuccessorRequest,
+)
+
+
+def test_the_newcomer_is_found_once_its_node_is_ready(
+    desk: Desk,
+    claims: Claims,
+    karpenter_node: AddNode,
+    cluster: Cluster,
+    unique: Callable[[str], str],
+) -> None:
+    owner = karpenter_node()
+    claims.add_for(owner)
+    horizon = desk.do(RESOLVE_CLAIM, owner).horizon
+    assert horizon is not None
+    request = SuccessorRequest(owner, claims.pool, horizon)
+    assert "has made no NodeClaim since" in desk.do(LOOK_FOR_SUCCESSOR, request).reason
+
+    launching = claims.add(unique("new"), status={"conditions": []})
+    found = desk.do(LOOK_FOR_SUCCESSOR, request)
+    assert (found.successor, found.reason) == (
+        None,
+        f"NodeClaim {launching.name} is not launched yet",
+    )
+    with pytest.raises(ApplicationError) as caught:
+        desk.do(FIND_SUCCESSOR, request)
+    assert caught.value.type == errors.NOT_YET
+
+    newcomer = karpenter_node("b")
+    ref = claims.add_for(newcomer)
+    successor = desk.do(FIND_SUCCESSOR, request).successor
+    assert successor is not None
+    assert (successor.claim, successor.node, successor.gpus) == (ref, newcomer.node, 8)
+
+
+def test_limits_and_waiting_pods_are_told(
+    desk: Desk,
+    claims: Claims,
+    karpenter_node: AddNode,
+    cluster: Cluster,
+    unique: Callable[[str], str],
+) -> None:
+    owner = karpenter_node()
+    claims.add_for(owner)
+    claims.make_pool(limits={"nvidia.com/gpu": "8", "memory": "100Gi"})
+    path = paths.object_path(
+        paths.collection_path(paths.KARPENTER_GROUP, "nodepools"),
+        claims.pool,
+        subresource="status",
+    )
+    used = {"status": {"resources": {"nvidia.com/gpu": "8", "memory": "200Gi"}}}
+    cluster.kube.patch(path, used, kind=PatchKind.MERGE)
+    horizon = desk.do(RESOLVE_CLAIM, owner).horizon
+    assert horizon is not None
+    request = SuccessorRequest(owner, claims.pool, horizon)
+    found = desk.do(LOOK_FOR_SUCCESSOR, request)
+    assert "at its limits (nvidia.com/gpu 8 of 8)" in found.reason
+
+    pod = _waiting(unique("pod"))
+    cluster.kube.create(paths.pods("default"), pod)
+    found = desk.do(LOOK_FOR_SUCCESSOR, request)
+    assert found.is_awaited
+    cluster.kube.delete(paths.pod("default", pod["metadata"]["name"]), uid=None, grace_s=0)
+
+
+def _waiting(name: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"nodeSelector": {"no": "node"}, "containers": [container]},
+    }

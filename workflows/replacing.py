@@ -1,0 +1,247 @@
+"""Replacing: the machine is given away through Karpenter, seen off, and another one admitted.
+
+Owns the rung `replace`: whose NodeClaim the node is (and that nobody else acts on it), the one
+deletion, the wait for its end with what blocks it, and the wait for the successor. Without a
+NodeClaim the node is handed over to people. Called by the runbook; the newcomer is examined in
+`succeeding.py`.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from workflows.contracts.karpenter import (
+    AWAIT_CLAIM_GONE,
+    DELETE_CLAIM,
+    FIND_SUCCESSOR,
+    LOOK_FOR_SUCCESSOR,
+    READ_CLAIM_END,
+    RESOLVE_CLAIM,
+    ClaimWatch,
+    DeleteClaimRequest,
+    SuccessorRequest,
+)
+from workflows.contracts.kube import HAND_OVER, HandOverRequest
+from workflows.contracts.messages import Command
+from workflows.episode import Episode, Leaving, attempt
+from workflows.inbox import Inbox
+from workflows.model.detection.fault import UNKNOWN_KIND
+from workflows.model.policy import Rung
+from workflows.model.remediation.budget import Budget
+from workflows.model.remediation.gate import Judgement, Verdict
+from workflows.model.remediation.phase import Outcome, Phase
+from workflows.model.remediation.replacement import (
+    Standing,
+    Successor,
+    is_by_hand,
+    must_be_refilled,
+    refusal_by_capacity,
+)
+from workflows.places import free_slot, release
+from workflows.runtime import NodeGone, OtherHealer, Runtime
+from workflows.succeeding import admit
+from workflows.telling import publish, publish_record
+
+LOOK_AGAIN = (30.0, 60.0, 300.0, 900.0, 3600.0)
+"""Seconds between two looks that are written down (the waiting step asks far more often); the last
+one for ever: a machine may not come for weeks, and each look is history."""
+SETTLE = timedelta(seconds=90)
+"""In an elastic pool: how long after the machine's end nobody may be waiting for a node before it
+counts as not needed. Owners of evicted pods make new ones within seconds."""
+MAX_NEWCOMERS = 8
+"""Successors that may vanish while they are examined, before people are asked."""
+
+
+async def survey_claim(run: Runtime, episode: Episode) -> None:
+    """Whose claim the node is now; before the first eviction also which claims there are.
+
+    Asked again before each rung: our veto does not stop what Karpenter had begun.
+
+    Raises:
+        OtherHealer: somebody acts on the claim or the Node.
+    """
+    if not episode.on_karpenter:
+        return
+    found = await run.step(RESOLVE_CLAIM, episode.owner)
+    if found.standing is Standing.ACTING:
+        raise OtherHealer(found.detail)
+    episode.claims = found
+    if episode.horizon is None:
+        episode.horizon = found.horizon
+
+
+async def replace_machine(run: Runtime, episode: Episode) -> Judgement | Outcome:
+    """The rung: an outcome, or (unknown) why the machine stays and a person must look."""
+    pool = episode.pool_policy
+    if episode.fault in UNKNOWN_KIND and not episode.retiring:
+        return Judgement(Verdict.UNKNOWN, ("unknown health never replaces a machine",))
+    if is_by_hand(pool, is_on_karpenter=episode.on_karpenter):
+        if episode.retiring:
+            return await hand_over(run, episode, "operator", episode.retiring)
+        tried = ", ".join(episode.tried) or "nothing"
+        why = f"{episode.fault}: to be replaced by hand; tried: {tried}"
+        return await hand_over(run, episode, "external", why)
+    found, horizon = episode.claims, episode.horizon
+    if found is None or found.claim is None or horizon is None:
+        detail = found.detail if found else "its NodeClaim is not known"
+        return Judgement(Verdict.UNKNOWN, (f"not replaced: {detail}",))
+    ending = refusal_by_capacity(pool, run.now())
+    if ending and not episode.retiring:
+        return Judgement(Verdict.UNKNOWN, (f"not replaced, nothing would come: {ending}",))
+    await run.step(DELETE_CLAIM, DeleteClaimRequest(episode.owner, found.claim))
+    refilled = must_be_refilled(pool, is_static=found.is_static)
+    episode.leaving = Leaving(found.claim, found.node_pool, horizon, refilled, run.now())
+    episode.tried.append(Rung.REPLACE)
+    episode.actions.append("replace")
+    return await see_through(run, episode)
+
+
+async def hand_over(run: Runtime, episode: Episode, to: str, why: str) -> Outcome:
+    """The quarantine stays, and the marker says who has the node now."""
+    run.inbox.expectation = None
+    await run.step(HAND_OVER, HandOverRequest(episode.owner, to, why))
+    episode.actions.append("hand over")
+    return episode.end(Outcome.RETIRED, f"handed over: {why}")
+
+
+# ---------------------------------------------------------------- after the deletion
+
+
+async def see_through(run: Runtime, episode: Episode) -> Outcome:
+    """From the deletion to the successor. Nothing can take it back, so nothing interrupts it.
+
+    A person's `retire` means here: close without a successor.
+    """
+    leaving = episode.leaving
+    assert leaving is not None
+    run.inbox.heeding, run.inbox.expectation = False, None
+    await tell_attempt(run, episode, leaving, "unknown")
+    await until_gone(run, episode, leaving)
+    episode.marker = None
+    await tell_attempt(run, episode, leaving, "done")
+    for _ in range(MAX_NEWCOMERS):
+        successor = await await_successor(run, episode, leaving)
+        if successor is None:
+            return Outcome.REPLACED
+        try:
+            judged = await admit(run, episode, successor)
+        except NodeGone:
+            run.inbox.tell(run.now(), f"Node {successor.node.name} vanished before it was admitted")
+            continue
+        while judged.verdict is not Verdict.PASSED:
+            await give_up_slot(run, episode)
+            reasons = "; ".join(judged.reasons[:4])
+            why = f"Node {successor.node.name} came and is not admitted: {reasons}"
+            command = await ask(run, episode, why, "resume = examine it again; approve = take it")
+            if command is not Command.RESUME:
+                return episode.end(Outcome.REPLACED, f"{why}; closed by a person ({command})")
+            judged = await admit(run, episode, successor)
+        episode.enter(Phase.VALIDATED, run.now())
+        await publish(run, episode, f"Node {successor.node.name} came and passed", "close")
+        return episode.end(Outcome.REPLACED, f"replaced by Node {successor.node.name}")
+    return episode.end(Outcome.REPLACED, f"{MAX_NEWCOMERS} successors vanished one by one")
+
+
+async def tell_attempt(run: Runtime, episode: Episode, leaving: Leaving, result: str) -> None:
+    """The attempt in the machine record; its result replaces what stood there."""
+    marker = episode.marker
+    done = attempt(Rung.REPLACE, leaving.at, result, marker.boot_id if marker else "")
+    what = "is being deleted" if result == "unknown" else "and its Node are gone"
+    record = episode.record(run.now(), f"NodeClaim {leaving.claim.name} {what}")
+    await publish_record(run, episode, replace(record, attempt=done), "replace")
+
+
+async def until_gone(run: Runtime, episode: Episode, leaving: Leaving) -> None:
+    """Until Node and claim are gone; tells what blocks, and from the deadline on asks people."""
+    watch = ClaimWatch(episode.owner, leaving.claim)
+    deadline = leaving.at + timedelta(seconds=episode.policy.timing.removal_deadline_s)
+    told, looks = "", 0
+    while True:
+        pace = timedelta(seconds=LOOK_AGAIN[min(looks, len(LOOK_AGAIN) - 1)])
+        if await run.wait_for_answer(AWAIT_CLAIM_GONE, watch, is_answered, pace) is not None:
+            return
+        while run.inbox.answers:
+            run.inbox.take_answer()
+        end = await run.step(READ_CLAIM_END, watch)
+        if end.gone:
+            return
+        is_late = run.now() >= deadline
+        why = "; ".join(str(blocker) for blocker in end.blockers) or "Karpenter has not ended it"
+        if is_late:
+            await give_up_slot(run, episode)
+        if (line := f"{is_late} {why}") != told:
+            record = episode.record(run.now(), f"the deletion waits: {why}", held=is_late)
+            await publish_record(run, episode, record, "replace", "resume = look again")
+            told = line
+        looks += 1
+
+
+async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> Successor | None:
+    """The newcomer; None = none is needed, or a person closed it (the episode's detail says)."""
+    request = SuccessorRequest(episode.owner, leaving.node_pool, leaving.horizon)
+    begun, told, looks = run.now(), "", 0
+    while True:
+        found = await run.step(LOOK_FOR_SUCCESSOR, request)
+        if found.successor is not None:
+            return found.successor
+        is_needed = leaving.must_be_refilled or found.is_awaited
+        if not is_needed and run.now() - begun >= SETTLE:
+            episode.end(Outcome.REPLACED, "the machine is gone; no pod needed another")
+            return None
+        if found.reason != told:
+            told = found.reason
+            if episode.phase is not Phase.AWAITING_CAPACITY:
+                episode.enter(Phase.AWAITING_CAPACITY, run.now())
+            record = episode.record(run.now(), told)
+            await publish_record(run, episode, record, "await a successor", "retire = close")
+        pace = timedelta(seconds=LOOK_AGAIN[min(looks, len(LOOK_AGAIN) - 1)])
+        answer = await run.wait_for_answer(
+            FIND_SUCCESSOR, request, has_answer, pace if is_needed else min(pace, SETTLE)
+        )
+        if answer is not None and answer.successor is not None:
+            return answer.successor
+        if run.inbox.retire is not None:
+            episode.end(Outcome.REPLACED, "the machine is gone; closed by a person, none came")
+            return None
+        while run.inbox.answers:
+            run.inbox.take_answer()
+        looks += 1
+
+
+async def ask(run: Runtime, episode: Episode, why: str, asks: str) -> Command:
+    """Held: says why and what each answer does, reminds, and gives back the answer."""
+    episode.questions += 1
+    run.inbox.question = f"{episode.id}-q{episode.questions}"
+    words = f"Question {run.inbox.question}. {asks}; deny = stay held; retire = close"
+    try:
+        while True:
+            held = episode.record(run.now(), why, held=True)
+            await publish_record(run, episode, held, "held", words)
+            reminder = timedelta(seconds=episode.policy.timing.reminder_s)
+            while await run.wait(has_answer, reminder):
+                command = run.inbox.take_answer()
+                if run.inbox.retire is not None:
+                    return Command.RETIRE
+                if command in (Command.RESUME, Command.APPROVE):
+                    return command
+                run.inbox.tell(run.now(), f"{command}: stays held")
+    finally:
+        run.inbox.question = ""
+
+
+def is_answered(inbox: Inbox) -> bool:
+    """A person wants another look (a `retire` is kept for when the machine is gone)."""
+    return bool(inbox.answers)
+
+
+def has_answer(inbox: Inbox) -> bool:
+    """A person has said something."""
+    return bool(inbox.answers) or inbox.retire is not None
+
+
+async def give_up_slot(run: Runtime, episode: Episode) -> None:
+    """Held: another node may be repaired meanwhile. The Node may go at any moment, and its note."""
+    try:
+        await free_slot(run, episode)
+    except NodeGone:
+        episode.marker = None
+        await release(run, episode, Budget.DISRUPTION)
