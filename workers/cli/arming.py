@@ -17,9 +17,10 @@ from workers.cli.episodes import Episodes, read_cluster
 from workers.cli.outcome import CommandError, console, refused, write_json, wrong_usage
 from workers.tables import plain_table
 from workflows.contracts.messages import PauseRequest
+from workflows.model.amounts import nodes_of_share
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
-from workflows.model.policy import DrainWay, Policy, Pool, nodes_of_share
+from workflows.model.policy import DrainWay, Policy, Pool
 from workflows.model.remediation.arming import FLEET, Arming, Entry
 from workflows.model.remediation.marks import IGNORE, PAUSE
 from workflows.model.remediation.permit import Effect, Refusal

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from workflows.model.amounts import MAX_S, Seconds, Share, Timeout
 from workflows.model.detection.fault import Fault
 
 MAX_POOLS = 64
@@ -52,32 +53,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_SHARE = re.compile(r"(100|[1-9]?[0-9])%")
-
-
-def _check_share(value: object) -> int | str:
-    if isinstance(value, str) and _SHARE.fullmatch(value):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise ValueError('a count of at least 1, or a share like "10%", from "0%" to "100%"')
-
-
-Share = Annotated[int | str, BeforeValidator(_check_share)]
-"""A count of nodes, or a share of the pool such as "10%" (rounded down, never below 1)."""
-
-
-def nodes_of_share(share: int | str, pool_size: int) -> int:
-    """How many nodes of a pool of `pool_size` a share allows: max(1, floor(share))."""
-    if isinstance(share, int):
-        return share
-    return max(1, pool_size * int(share.rstrip("%")) // 100)
-
-
-MAX_S = 31 * 86_400
-"""Longest duration that may be set: a month; more cannot be meant, and would overflow somewhere."""
-Seconds = Annotated[float, Field(ge=0, le=MAX_S, allow_inf_nan=False)]
-Timeout = Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)]
 Label = Annotated[str, Field(min_length=1, max_length=253)]
 NamespaceName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
@@ -91,6 +66,21 @@ class Budgets(_Part):
     """Quarantines after confirmation, granted by the guard."""
     disruption: Share = "10%"
     """Nodes that are drained or repaired at once, granted by the guard."""
+    validation: Share = "10%"
+    """Idle nodes that are validated at once, granted by the guard; what a validation found bad
+    counts until it is back in service."""
+
+
+class ValidationPolicy(_Part):
+    """Idle nodes of a pool are validated by themselves, the longest unvalidated first."""
+
+    enabled: bool = False
+    period_s: Annotated[float, Field(ge=600, le=MAX_S, allow_inf_nan=False)] = 7 * 86_400
+    """How old a node's last validation may become, if it is idle."""
+    level: Annotated[int, Field(ge=1, le=4)] = 2
+    """Level of DCGM's diagnostic; above 1 it loads the GPUs."""
+    share: Share = "10%"
+    """Of the pool's idle nodes, at once; rounded down, never below 1."""
 
 
 class Pool(_Part):
@@ -101,6 +91,7 @@ class Pool(_Part):
     expected_gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     """GPUs a healthy node of this pool has; None = what its label nvidia.com/gpu.count says."""
     budgets: Budgets = Budgets()
+    validation: ValidationPolicy = ValidationPolicy()
 
 
 class Scope(_Part):

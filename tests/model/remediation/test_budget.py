@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model.remediation.test_marks import MARKER
-from workflows.model.policy import nodes_of_share
+from workflows.model.amounts import nodes_of_share
 from workflows.model.remediation.budget import Usage, grantable, reflex_quarantines
 from workflows.model.remediation.marks import Quarantine
 
