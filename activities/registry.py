@@ -31,7 +31,9 @@ from activities.node_tasks.runner import NodeTaskActivities
 from activities.permit import Authority
 from activities.policy_file import PolicySource
 from activities.sweep import Sources, SweepActivity
-from workflows.contracts import Contract, guard, karpenter, kube, machines, node_tasks
+from activities.validation import Sources as IdleSources
+from activities.validation import ValidationActivities
+from workflows.contracts import Contract, fleet, guard, karpenter, kube, machines, node_tasks
 from workflows.contracts import Request as Asked
 from workflows.contracts import Result as Answered
 
@@ -123,12 +125,16 @@ def _guard_activities(
     survey = MarksSurvey(deps.kube, authority, deps.policies)
     sources = Sources(deps.kube, survey, store, authority, deps.policies)
     sweep = SweepActivity(sources, deps.temporal, place)
+    idle = IdleSources(deps.kube, survey, store, authority, deps.policies)
+    validation = ValidationActivities(idle, place)
     return [
         _async(guard.ASK_GUARD, asking.ask_guard),
         _async(guard.RELEASE_PLACE, asking.release_place),
         _sync(guard.CLAIM_EPOCH, GuardEpoch(deps.kube).claim),
         _sync(guard.SURVEY_MARKS, survey.survey),
         _async(guard.SWEEP_CLUSTER, sweep.sweep_cluster),
+        _sync(fleet.PICK_IDLE, validation.pick_idle),
+        _sync(fleet.READ_IDLENESS, validation.read_idleness),
     ]
 
 

@@ -25,6 +25,10 @@ diagnostic comes before it, and the clocks of node and cluster may differ."""
 MAX_REASONS = 4
 
 
+class GaveWay(Exception):
+    """A validation was broken off: a pod uses the node's GPUs, or waits for such a node."""
+
+
 async def diagnose(run: Runtime, episode: Episode, reading: Reading) -> Judgement:
     """DCGM's diagnostic at the class's level; faulty is failed, and all but healthy is unknown."""
     level, policy = level_of(episode), episode.policy
@@ -41,8 +45,13 @@ async def diagnose(run: Runtime, episode: Episode, reading: Reading) -> Judgemen
         level=level,
         expected_gpus=len(baseline.gpus),
         limit_s=limit_s,
+        needs_drained=episode.order is None,
+        gives_way=episode.order is not None,
     )
     answer = await run.step(DIAGNOSE, asked)
+    if answer.gave_way_to:
+        raise GaveWay(answer.gave_way_to)
+    episode.failures = answer.failures if answer.health is Health.FAULTY else ()
     judged = judge_diagnosis(answer, reading.node.boot_id)
     words = "; ".join(judged.reasons) or answer.detail
     episode.validation = Validation(run.now(), judged.verdict.value, level, words)
@@ -50,7 +59,12 @@ async def diagnose(run: Runtime, episode: Episode, reading: Reading) -> Judgemen
 
 
 def level_of(episode: Episode) -> int:
-    """The class's level; load is put only on a node that this episode has drained."""
+    """The class's level; load is put only on a node that this episode has drained.
+
+    A validation has its own: its task is only begun on a node whose GPUs nobody uses.
+    """
+    if episode.order is not None:
+        return episode.order.level
     treatment = episode.treatment
     is_idle = episode.drained and treatment.drain is not DrainWay.NONE
     return treatment.diagnose_level if is_idle else min(treatment.diagnose_level, IDLE_LEVEL)

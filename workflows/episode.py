@@ -10,9 +10,10 @@ from datetime import datetime
 from workflows.contracts.karpenter import Resolved
 from workflows.contracts.kube import MachineMemory, Owner, Reading
 from workflows.contracts.machines import Attempt, PhaseRecord, Validation
-from workflows.contracts.messages import Closing, Opening
+from workflows.contracts.messages import Closing, Opening, ValidationOrder
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch
+from workflows.model.node_task import Failure
 from workflows.model.policy import FaultPolicy, Policy, Pool, Rung
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement
@@ -51,7 +52,9 @@ class Episode:
 
     `is_opened` = a mark that stood at the first look was judged. `tried` are the rungs that were
     issued, `pending` is a reboot that was issued and not yet proven (it is proven before any other
-    is), `asked` the places asked of the guard. `validation` is the last answer of the gate.
+    is), `asked` the places asked of the guard. `validation` is the last answer of the gate,
+    `failures` what the last diagnosis found. `order` = the node is only being validated.
+    `is_learned` = this run found out what the fault is; the marker says another.
     """
 
     opening: Opening
@@ -82,6 +85,9 @@ class Episode:
     pending: BootRecord | None = None
     asked: set[Budget] = field(default_factory=set)
     validation: Validation | None = None
+    failures: tuple[Failure, ...] = ()
+    order: ValidationOrder | None = None
+    is_learned: bool = False
     questions: int = 0
     phases: list[tuple[str, datetime]] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
@@ -147,7 +153,7 @@ class Episode:
 
     def learn(self, fault: Fault, source: str) -> None:
         """A second source on the node has said which class the unknown fault is."""
-        self.fault, self.rule = fault, source
+        self.fault, self.rule, self.is_learned = fault, source, True
 
     def note_gate(self, now: datetime, judged: Judgement) -> None:
         """The gate has answered; what its diagnosis said of the same verdict stands."""
@@ -189,6 +195,8 @@ class Episode:
             return ("wait until the machine is gone", "find its successor and validate it")
         if self.retiring:
             return ("drain", "hand over to people: " + self.retiring)
+        if self.order is not None:
+            return (f"diagnosis at level {self.order.level}", "give back, or an episode")
         if self.recover or not self.ladder:
             return ("wait for the node to recover", "gate", "give back, or hold")
         rungs = [rung for rung in self.ladder if rung not in self.tried]

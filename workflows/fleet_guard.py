@@ -178,7 +178,7 @@ class FleetGuard:
         for key in sorted(self._state.ledgers):
             ledger = self._state.ledgers[key]
             budget, pool = key.split("/", 1)
-            if budget == Budget.DISRUPTION and self._is_paused(pool):
+            if budget != Budget.QUARANTINE and self._is_paused(pool):
                 continue
             for uid in grantable(list(ledger.waiting), ledger.holders, ledger.cap):
                 ask = ledger.waiting.pop(uid)

@@ -43,7 +43,7 @@ from workflows.people import (
     wait_for_a_person,
     why_held,
 )
-from workflows.places import release, take_place, take_slot
+from workflows.places import release_all, take_place, take_slot
 from workflows.proving import (
     HEARSAY,
     doubt_old_mark,
@@ -65,6 +65,7 @@ from workflows.runtime import (
     Until,
 )
 from workflows.telling import publish, publish_record
+from workflows.validating import validate
 
 MAX_LAPS = 500
 """Turns of the runbook in one run (interruptions, relapses); past it a person must look."""
@@ -81,7 +82,8 @@ DRAIN_WAYS = {
 async def remediate(run: Runtime, opening: Opening) -> Closing:
     """One episode, from its first report to its outcome."""
     episode = Episode(opening, opening.episode, pool=opening.pool, recover=opening.recover)
-    if opening.operator_reason:
+    episode.order = opening.validation
+    if opening.operator_reason or opening.validation is not None:
         episode.fault = Fault.OPERATOR
     for _ in range(MAX_LAPS):
         try:
@@ -115,7 +117,10 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
         return await settle(run, episode)
     hear(run, episode)
     reading = await look(run, episode)
-    if is_undone(episode, reading):
+    undone = is_undone(episode, reading)
+    if episode.order is not None and not episode.retiring:
+        return await validate(run, episode, episode.order, is_undone=undone)
+    if undone:
         return await stand_aside(run, episode)
     if episode.retiring:
         return await retire(run, episode, reading)
@@ -373,8 +378,7 @@ async def give_back(run: Runtime, episode: Episode) -> Outcome | None:
     await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
     episode.marker = None
     episode.actions.append("give back")
-    await release(run, episode, Budget.DISRUPTION)
-    await release(run, episode, Budget.QUARANTINE)
+    await release_all(run, episode)
     episode.enter(Phase.PROBATION, run.now())
     watching = timedelta(seconds=episode.policy.timing.probation_s)
     await publish(run, episode, f"back in service, watched for {watching}", "probation")
@@ -423,8 +427,7 @@ async def close(run: Runtime, episode: Episode, outcome: Outcome) -> Closing:
     """Frees what is left, writes the outcome, and ends. Interruptions no longer count."""
     run.inbox.heeding = False
     run.inbox.expectation = None
-    for budget in (Budget.DISRUPTION, Budget.QUARANTINE):
-        await release(run, episode, budget)
+    await release_all(run, episode)
     episode.enter(Phase.CLOSED, run.now())
     record = replace(episode.record(run.now(), episode.detail), outcome=outcome.value)
     await publish_record(run, episode, record, outcome.value)

@@ -14,11 +14,10 @@ from workflows.inbox import Inbox, Interruption
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
 from workflows.model.policy import Rung
-from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement
 from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.phase import Outcome, Phase
-from workflows.places import free_slot, release
+from workflows.places import free_slot, release_all
 from workflows.proving import hear
 from workflows.runtime import Interrupted, Runtime
 from workflows.telling import publish, publish_record
@@ -82,8 +81,7 @@ async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
         return None
     if episode.machine is not None and episode.machine.closed_outcome:
         return episode.end(Outcome.YIELDED, f"closed before as {episode.machine.closed_outcome}")
-    for budget in (Budget.DISRUPTION, Budget.QUARANTINE):
-        await release(run, episode, budget)
+    await release_all(run, episode)
     boot = episode.overruled.boot_id
     episode.questions += 1
     inbox = run.inbox
@@ -190,6 +188,7 @@ def reopen(run: Runtime, episode: Episode) -> None:
     episode.match, episode.marker = None, None
     episode.drained, episode.recover, episode.overruled = False, False, None
     episode.claims, episode.horizon = None, None
+    episode.order, episode.is_learned = None, False
     inbox.heeding = True
     inbox.fault = Fault.OPERATOR
     if episode.phase is Phase.CLOSED:

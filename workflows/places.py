@@ -10,8 +10,8 @@ from workflows.contracts.guard import ASK_GUARD, RELEASE_PLACE
 from workflows.contracts.kube import DROP_SLOT, NOTE_SLOT, SlotRequest
 from workflows.contracts.messages import Ask, Release
 from workflows.episode import Episode
+from workflows.model.amounts import nodes_of_share
 from workflows.model.remediation.budget import Budget
-from workflows.model.share import nodes_of_share
 from workflows.runtime import Runtime
 
 ASK_AGAIN = (60.0, 120.0, 300.0, 600.0)
@@ -20,29 +20,55 @@ ASK_AGAIN = (60.0, 120.0, 300.0, 600.0)
 
 async def take_place(run: Runtime, episode: Episode, budget: Budget) -> str:
     """Asks the guard until it grants; the epoch of the grant."""
-    pool = episode.policy.pool_named(episode.pool)
-    share: int | str = 1
-    if pool is not None:
-        budgets = pool.budgets
-        share = budgets.disruption if budget is Budget.DISRUPTION else budgets.confirmed_quarantine
     asks = 0
     while budget not in run.inbox.grants:
-        ask = Ask(
-            budget=budget,
-            pool=episode.pool,
-            cap=nodes_of_share(share, episode.pool_size),
-            node=episode.opening.node,
-            episode=episode.id,
-            workflow_id="",
-            run_id="",
-            number=run.inbox.want(budget),
-        )
-        episode.asked.add(budget)
-        await run.step(ASK_GUARD, ask)
         patience = timedelta(seconds=ASK_AGAIN[min(asks, len(ASK_AGAIN) - 1)])
-        await run.wait(lambda inbox: budget in inbox.grants, patience)
+        await ask_once(run, episode, budget, patience)
         asks += 1
     return run.inbox.grants[budget].epoch
+
+
+async def try_place(run: Runtime, episode: Episode, budget: Budget, within: timedelta) -> str:
+    """The epoch of the grant; "" = there was none in time, and the place is not wanted any more."""
+    ends = run.now() + within
+    while budget not in run.inbox.grants:
+        left = ends - run.now()
+        if left <= timedelta():
+            await release(run, episode, budget)
+            return ""
+        await ask_once(run, episode, budget, min(left, timedelta(seconds=ASK_AGAIN[0])))
+    return run.inbox.grants[budget].epoch
+
+
+async def ask_once(run: Runtime, episode: Episode, budget: Budget, patience: timedelta) -> None:
+    """One ask, and a wait for its grant."""
+    ask = Ask(
+        budget=budget,
+        pool=episode.pool,
+        cap=nodes_of_share(share_of(episode, budget), episode.pool_size),
+        node=episode.opening.node,
+        episode=episode.id,
+        workflow_id="",
+        run_id="",
+        number=run.inbox.want(budget),
+    )
+    episode.asked.add(budget)
+    await run.step(ASK_GUARD, ask)
+    await run.wait(lambda inbox: budget in inbox.grants, patience)
+
+
+def share_of(episode: Episode, budget: Budget) -> int | str:
+    """What the policy says of a budget of the episode's pool."""
+    pool = episode.policy.pool_named(episode.pool)
+    if pool is None:
+        return 1
+    match budget:
+        case Budget.DISRUPTION:
+            return pool.budgets.disruption
+        case Budget.QUARANTINE:
+            return pool.budgets.confirmed_quarantine
+        case Budget.VALIDATION:
+            return pool.budgets.validation
 
 
 async def take_slot(run: Runtime, episode: Episode) -> None:
@@ -62,6 +88,12 @@ async def free_slot(run: Runtime, episode: Episode) -> None:
         dropped = await run.step(DROP_SLOT, SlotRequest(episode.owner, ""))
         episode.marker = dropped.marker
     await release(run, episode, Budget.DISRUPTION)
+
+
+async def release_all(run: Runtime, episode: Episode) -> None:
+    """Tells the guard that every place this episode asked for is free."""
+    for budget in (Budget.DISRUPTION, Budget.QUARANTINE, Budget.VALIDATION):
+        await release(run, episode, budget)
 
 
 async def release(run: Runtime, episode: Episode, budget: Budget) -> None:

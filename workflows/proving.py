@@ -17,7 +17,7 @@ from workflows.contracts.kube import (
     RebootWatch,
 )
 from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest
-from workflows.diagnosing import diagnose
+from workflows.diagnosing import GaveWay, diagnose
 from workflows.episode import Episode, attempt
 from workflows.inbox import Expectation, Inbox, Interruption
 from workflows.model.detection.fault import Fault, is_worse
@@ -110,7 +110,7 @@ def adopt(run: Runtime, episode: Episode, reading: Reading) -> None:
             run.inbox.expect(episode.id, reading.node.resource_version)
     else:
         episode.recover = True
-    if episode.match is None and marker.fault in set(Fault):
+    if episode.match is None and not episode.is_learned and marker.fault in set(Fault):
         episode.fault, episode.rule = Fault(marker.fault), marker.rule
 
 
@@ -277,8 +277,11 @@ async def judge(run: Runtime, episode: Episode, waited_s: float, *, is_first: bo
         kind=TaskKind.INVENTORY,
         step=f"gate-{len(episode.tried)}-{run.now():%H%M%S%f}",
         deadline_s=policy.timing.node_task_deadline_s,
+        gives_way=episode.order is not None,
     )
     answer = await run.step(INVENTORY, count)
+    if answer.gave_way_to:
+        raise GaveWay(answer.gave_way_to)
     if answer.result is not Result.DONE:
         return Judgement(Verdict.UNKNOWN, (f"inventory: {answer.detail}",))
     found = Inventory(answer.gpus, answer.model, answer.boot_id)

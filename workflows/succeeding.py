@@ -9,17 +9,10 @@ from datetime import timedelta
 
 from workflows.contracts.kube import READ_NODE, Owner, Reading
 from workflows.contracts.machines import RECORD_BASELINE, BaselineRequest
-from workflows.contracts.node_tasks import (
-    DIAGNOSE,
-    IDLE_LEVEL,
-    INVENTORY,
-    NodeTaskRequest,
-    Result,
-    TaskAnswer,
-    TaskKind,
-)
+from workflows.contracts.node_tasks import DIAGNOSE, INVENTORY, NodeTaskRequest, TaskAnswer
 from workflows.diagnosing import judge_diagnosis
 from workflows.episode import Episode
+from workflows.model.node_task import IDLE_LEVEL, Result, TaskKind
 from workflows.model.remediation.gate import Baseline, Judgement, Verdict, judge_conditions
 from workflows.model.remediation.replacement import GPU_RESOURCE, Successor
 from workflows.runtime import Runtime

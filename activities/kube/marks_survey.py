@@ -4,7 +4,9 @@ Owns the activity `survey_marks` and the one place where markers become places i
 sweep uses it too). Reads only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
 import structlog
 
@@ -18,6 +20,11 @@ from workflows.model.node import BadObject, NodeView, parse_node
 from workflows.model.policy import Policy, PolicyError
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.marks import Marker, MarkerError, Quarantine, marker_of
+
+BUDGETS: Final[Mapping[Quarantine, Budget]] = MappingProxyType(
+    {Quarantine.CONFIRMED: Budget.QUARANTINE, Quarantine.VALIDATION: Budget.VALIDATION}
+)
+"""In which budget of the guard a quarantine counts; the others have none of its places."""
 
 _log = structlog.get_logger(__name__)
 
@@ -74,8 +81,9 @@ def places_on(node: NodeView, policy: Policy) -> tuple[NotedPlace, ...]:
     pool = policy.pool_of(node.labels)
     name, ref = pool.name if pool else "", NodeRef(node.name, node.uid)
     places = []
-    if marker.quarantine is Quarantine.CONFIRMED:
-        places.append(NotedPlace(Budget.QUARANTINE, name, ref, marker.episode, marker.since))
+    budget = BUDGETS.get(marker.quarantine)
+    if budget is not None:
+        places.append(NotedPlace(budget, name, ref, marker.episode, marker.since))
     if marker.slot is not None:
         at = marker.slot.at
         places.append(NotedPlace(Budget.DISRUPTION, name, ref, marker.episode, at))

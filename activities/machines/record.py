@@ -7,6 +7,7 @@ bounded, the oldest dropped). Pure; used by `records.py` and `memory.py`.
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from workflows.contracts.kube import MachineMemory
@@ -15,7 +16,7 @@ from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
 from workflows.model.node import parse_instant
 from workflows.model.policy import Rung
-from workflows.model.remediation.gate import Baseline
+from workflows.model.remediation.gate import Baseline, Verdict
 from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.phase import Outcome
 
@@ -74,6 +75,19 @@ def baseline_of(status: Mapping[str, Any]) -> Baseline | None:
         ),
         recorded_at=parse_instant(found.get("recordedAt")),
     )
+
+
+def validated_at(status: Mapping[str, Any], level: int) -> datetime | None:
+    """When the machine last passed a validation of at least `level`; None = never, as is known.
+
+    A time that cannot be read is very long ago.
+    """
+    last = _mapping(status.get("lastValidation"))
+    found = last.get("level")
+    is_enough = isinstance(found, int) and found >= level
+    if last.get("result") != Verdict.PASSED or not is_enough:
+        return None
+    return parse_instant(last.get("at"))
 
 
 def new_record(machine_id: str, pool: str, node: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from activities.kube import paths
 from activities.kube.client import CallTimeout, JsonObject, KubeClient
 from activities.kube.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from activities.kube.node_pods import Bell, Followed, follow_pod, list_pods_on
+from activities.node_tasks.demand import Demand
 from activities.node_tasks.pod import (
     NAMESPACE,
     TaskPod,
@@ -152,6 +153,7 @@ class _TaskRun:
         self._path = paths.pod(NAMESPACE, self._name)
         self._memory = _Memory.told()
         self._bell = Bell()
+        self._demand = Demand(kube, authority, request)
         self._begun = monotonic()
         self._told_at = float("-inf")
         self._looked_at = monotonic()
@@ -163,7 +165,7 @@ class _TaskRun:
     @property
     def _needs_idle(self) -> bool:
         is_load = self._request.kind is TaskKind.DIAGNOSE and self._request.level > IDLE_LEVEL
-        return self._is_reboot or is_load
+        return self._is_reboot or is_load or self._request.gives_way
 
     def answer(self) -> TaskAnswer:
         """Finds or creates the pod, waits for its end, removes it, answers."""
@@ -247,7 +249,9 @@ class _TaskRun:
         request = self._request
         if request.not_after is not None and datetime.now(UTC) >= request.not_after:
             return TaskAnswer(Result.REFUSED, f"too late: not after {request.not_after:%H:%M:%S}")
-        if request.needs_drained:
+        if request.gives_way and (answer := self._demand.answer()) is not None:
+            return answer
+        if request.needs_drained and not request.gives_way:
             pods = list_pods_on(self._kube, request.owner.node.name)
             if not is_drained(pods):
                 done = (Judgement.EXEMPT, Judgement.GONE)
@@ -285,9 +289,12 @@ class _TaskRun:
         ends = self._begun + self._request.deadline_s - age_s
         room_s = self._request.deadline_s - self._request.limit_s
         starts = ends - self._request.limit_s - room_s * (1 - START_SHARE)
-        with follow_pod(self._kube, NAMESPACE, self._name, self._bell) as followed:
+        with (
+            follow_pod(self._kube, NAMESPACE, self._name, self._bell) as followed,
+            self._demand.followed(self._bell) as demand,
+        ):
             while True:
-                settled = self._verdict(pod) or self._settled(pod, starts, ends)
+                settled = self._verdict(pod) or demand() or self._settled(pod, starts, ends)
                 if settled is not None:
                     return settled
                 self._tell(pod)

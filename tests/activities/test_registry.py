@@ -13,10 +13,10 @@ from activities.kube.client import KubeClient
 from activities.policy_file import PolicySource
 from activities.registry import Dependencies, build_activities
 from tests.activities.desk import name_of
-from workflows.contracts import Contract, guard, karpenter, kube, machines, node_tasks
+from workflows.contracts import Contract, fleet, guard, karpenter, kube, machines, node_tasks
 from workflows.contracts.options import OPTIONS
 
-MODULES = (kube, karpenter, node_tasks, machines, guard)
+MODULES = (kube, karpenter, node_tasks, machines, guard, fleet)
 
 
 def contracts_of(module: ModuleType) -> Iterator[Contract[Any, Any]]:

@@ -34,6 +34,7 @@ class TestPool:
     name: str
     expected_gpus: int | None = 8
     budgets: Mapping[str, int | str] | None = None  # None = wide
+    validation: Mapping[str, Any] | None = None  # None = only by hand
 
 
 def policy_body(pools: Sequence[TestPool | str], **changes: Any) -> dict[str, Any]:
@@ -89,4 +90,5 @@ def _pool(pool: TestPool) -> dict[str, Any]:
         "selector": {POOL_LABEL: pool.name},
         "expected_gpus": pool.expected_gpus,
         "budgets": dict(WIDE if pool.budgets is None else pool.budgets),
+        "validation": dict(pool.validation or {}),
     }

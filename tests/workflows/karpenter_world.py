@@ -12,10 +12,11 @@ from tests.workflows.world import GOOD, GPUS, NODE, World, diagnosed
 from workflows.contracts.karpenter import ClaimDeleted, ClaimEnd, Resolved, Succession
 from workflows.contracts.kube import MachineMemory, Marked, Owner, Reading
 from workflows.contracts.machines import Recorded
-from workflows.contracts.node_tasks import Health, Result, TaskAnswer
+from workflows.contracts.node_tasks import TaskAnswer
 from workflows.memory_runtime import START, StillWaiting
 from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
+from workflows.model.node_task import Health, Result
 from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL, VETOES
 from workflows.model.remediation.permit import Effect
 from workflows.model.remediation.removal import Blocker

@@ -17,8 +17,8 @@ from tests.workflows.karpenter_world import (
 )
 from tests.workflows.world import GPUS, Run, World, lost_gpu, started, word
 from workflows.contracts.messages import Command
-from workflows.contracts.node_tasks import Health
 from workflows.inbox import Inbox
+from workflows.model.node_task import Health
 from workflows.model.policy import Policy, Pool, Posture
 from workflows.model.remediation.removal import Blocker, BlockerKind
 

@@ -17,6 +17,7 @@ from workers.cli.episodes import Episodes, read_cluster
 from workers.cli.outcome import CommandError, console, refused, write_json, wrong_usage
 from workers.tables import plain_table
 from workflows.contracts.messages import PauseRequest
+from workflows.model.amounts import nodes_of_share
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import DrainWay, Policy, Pool
@@ -25,7 +26,6 @@ from workflows.model.remediation.ladder import rungs_for
 from workflows.model.remediation.marks import IGNORE, PAUSE, is_on_karpenter
 from workflows.model.remediation.permit import Effect, Refusal
 from workflows.model.remediation.protection import decide_protection
-from workflows.model.share import nodes_of_share
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,12 @@ app = typer.Typer(
 )
 policy_app = typer.Typer(name="policy", help="Check a policy file.", no_args_is_help=True)
 app.add_typer(policy_app)
+setup_app = typer.Typer(name="setup", help="Make what must stand first.", no_args_is_help=True)
+app.add_typer(setup_app)
+schedules_app = typer.Typer(
+    name="schedules", help="What is done by itself: sweep, validate.", no_args_is_help=True
+)
+app.add_typer(schedules_app)
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the Node.")]
 MaybeNode = Annotated[
@@ -37,6 +43,9 @@ FleetFlag = Annotated[bool, typer.Option("--fleet", help="The whole fleet.")]
 Question = Annotated[
     str,
     typer.Option("--question", help="The question this answers.", show_default="the open one"),
+]
+ScheduleName = Annotated[
+    str, typer.Argument(metavar="SCHEDULE", help="sweep or validate.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard output.")]
 
@@ -128,6 +137,64 @@ def disarm(
     from workers.cli.arming import disarm as body
 
     _run(lambda: body(pool, as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def validate(
+    name: MaybeNode = None,
+    pool: PoolOption = None,
+    level: Annotated[
+        int,
+        typer.Option(
+            "--level", min=1, max=4, help="Of DCGM's diagnostic.", show_default="the pool's"
+        ),
+    ] = 0,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Validate an idle node, or every idle node of a pool; evicts nothing."""
+    from workers.cli.validate import validate as body
+
+    if (name is None) == (pool is None):
+        raise typer.BadParameter("name exactly one of NODE and --pool POOL")
+    _run(
+        lambda: body(node=name or "", pool=pool or "", level=level, reason=reason, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+@setup_app.command("temporal")
+def setup_temporal(as_json: Json = False) -> None:
+    """Register the search attributes and make or correct the Schedules; safe to repeat."""
+    from workers.cli.schedules import set_up_temporal
+
+    _run(lambda: set_up_temporal(as_json=as_json), as_json=as_json)
+
+
+@schedules_app.command("list")
+def schedules_list(as_json: Json = False) -> None:
+    """Show each schedule: whether it runs, how often, when last and next."""
+    from workers.cli.schedules import list_schedules
+
+    _run(lambda: list_schedules(as_json=as_json), as_json=as_json)
+
+
+@schedules_app.command("pause")
+def schedules_pause(name: ScheduleName, reason: Reason = "", as_json: Json = False) -> None:
+    """Start nothing more by itself until resume; what is open goes on."""
+    _tell_schedule("pause", name, reason, as_json=as_json)
+
+
+@schedules_app.command("resume")
+def schedules_resume(name: ScheduleName, reason: Reason = "", as_json: Json = False) -> None:
+    """Go on with a schedule that was paused."""
+    _tell_schedule("resume", name, reason, as_json=as_json)
+
+
+@schedules_app.command("trigger")
+def schedules_trigger(name: ScheduleName, as_json: Json = False) -> None:
+    """Start one run now, unless one is open."""
+    _tell_schedule("trigger", name, "", as_json=as_json)
 
 
 @policy_app.command()
@@ -249,6 +316,12 @@ def _say(command: str, node: str, reason: str, *, question: str = "", as_json: b
         lambda: say(word, node, reason=reason, question=question, as_json=as_json),
         as_json=as_json,
     )
+
+
+def _tell_schedule(word: str, name: str, reason: str, *, as_json: bool) -> None:
+    from workers.cli.schedules import tell_schedule
+
+    _run(lambda: tell_schedule(word, name, reason=reason, as_json=as_json), as_json=as_json)
 
 
 def _run(body: Any, *, as_json: bool) -> None:

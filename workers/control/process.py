@@ -44,11 +44,12 @@ from workflows.fleet_guard import FleetGuard
 from workflows.model.policy import PolicyError
 from workflows.remediate_node import RemediateNode
 from workflows.sweep import Sweep
+from workflows.validate_fleet import ValidateFleet
 
 EXIT_OK: Final = 0
 EXIT_FATAL: Final = 1
 EXIT_BAD_SETTINGS: Final = 2
-WORKFLOWS: Final = (RemediateNode, FleetGuard, Sweep)
+WORKFLOWS: Final = (RemediateNode, FleetGuard, Sweep, ValidateFleet)
 PASSED_THROUGH: Final = ("workflows.model", "workflows.contracts")
 """Pure and without mutable state: not imported anew for each workflow (time and memory)."""
 BACKOFF: Final = Backoff(first_s=0.2, limit_s=5.0)

@@ -52,6 +52,15 @@ class WorkerSettings(BaseModel):
     sweep_catch_up_s: Annotated[float, Field(ge=10, le=3600)] = 180.0
     """Sweeps that Temporal missed for longer are left out: one sweep sees everything."""
 
+    validation_interval_s: Annotated[float, Field(ge=1, le=86_400)] = 600.0
+    """Between two looks for idle nodes that are due for a validation (the policy says which)."""
+
+    validation_jitter_s: Annotated[float, Field(ge=0, le=3600)] = 60.0
+    """So that several clusters on one Temporal don't look at the same moment."""
+
+    validation_catch_up_s: Annotated[float, Field(ge=10, le=3600)] = 300.0
+    """Looks that Temporal missed for longer are left out: the next one sees who is due."""
+
     kube_pool_size: int = Field(32, ge=1, le=1000)
     """Connections to the API server that are kept open."""
 

@@ -17,11 +17,11 @@ import structlog
 from activities.kube import errors, paths
 from activities.kube.client import CallTimeout, KubeClient, PatchKind
 from workers.watch.fleet import Fleet, Tracked, counts_as_reflex
+from workflows.model.amounts import nodes_of_share
 from workflows.model.detection.rules import RuleMatch
 from workflows.model.node import BadObject, parse_node
 from workflows.model.policy import Policy
 from workflows.model.remediation.marks import Marker, Quarantine, entry_marker, entry_patch
-from workflows.model.share import nodes_of_share
 
 TIMEOUT: Final = CallTimeout(connect_s=1.0, read_s=2.0)
 """A patch that takes longer is asked about anew; every other node waits behind it."""

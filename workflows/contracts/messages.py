@@ -133,8 +133,24 @@ class HeldMarks:
 
 
 @dataclass(frozen=True)
+class ValidationOrder:
+    """Validate the node while it is idle: nothing is said against it.
+
+    `level` is DCGM's, 1 to 4. It is not begun after `not_after`, nor without a place in the
+    budget of validations within `place_within_s`.
+    """
+
+    level: int
+    place_within_s: float
+    not_after: datetime
+
+
+@dataclass(frozen=True)
 class Opening:
-    """What starts an episode. `recover` = only diagnose and gate (opened by the sweep)."""
+    """What starts an episode. `recover` = only diagnose and gate (opened by the sweep).
+
+    `validation` = the node is idle and well, as far as is known, and is to be validated.
+    """
 
     node: NodeRef
     cluster: str
@@ -144,6 +160,7 @@ class Opening:
     recover: bool = False
     operator_reason: str = ""
     report: Report | None = None
+    validation: ValidationOrder | None = None
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ class NodeTaskRequest:
     `expected_boot_id` and the not-after time bind a disrupting task to one boot. A reboot, and a
     diagnosis that loads the GPUs (level 2 and above), are only asked for while the node is drained,
     unless `needs_drained` is off (drain way `none`). `limit_s` is the part of the deadline that is
-    the diagnostic's own; `level`, `expected_gpus` and `since` as in `TaskOrder`.
+    the diagnostic's own; `level`, `expected_gpus` and `since` as in `TaskOrder`. A task that
+    `gives_way` is only begun while no pod uses the node's GPUs, and ended as soon as a pod that
+    cannot be scheduled could use the node.
     """
 
     owner: Owner
@@ -49,13 +51,15 @@ class NodeTaskRequest:
     expected_gpus: int = 0
     limit_s: float = 0.0
     since: datetime | None = None
+    gives_way: bool = False
 
 
 @dataclass(frozen=True)
 class TaskAnswer:
     """The validated verdict; anything unreadable, missing or late is UNKNOWN with the reason.
 
-    `health` is UNKNOWN unless a task that looks for faults has said another.
+    `health` is UNKNOWN unless a task that looks for faults has said another. `gave_way_to` names
+    the pod for which a task that gives way was ended, or not begun.
     """
 
     result: Result
@@ -65,6 +69,7 @@ class TaskAnswer:
     model: str = ""
     health: Health = Health.UNKNOWN
     failures: tuple[Failure, ...] = ()
+    gave_way_to: str = ""
 
 
 INVENTORY = Contract(

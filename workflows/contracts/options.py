@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 
-from workflows.contracts import errors, guard, karpenter, kube, machines, node_tasks
+from workflows.contracts import errors, fleet, guard, karpenter, kube, machines, node_tasks
 from workflows.model.policy import Policy, PolicyError, StepOptions, read_policy
 
 
@@ -74,6 +74,8 @@ OPTIONS: Mapping[str, Options] = MappingProxyType(
         guard.RELEASE_PLACE.name: _CALL,
         guard.CLAIM_EPOCH.name: _CALL,
         guard.SURVEY_MARKS.name: Options(start_to_close=_s(60)),
+        fleet.PICK_IDLE.name: Options(start_to_close=_s(120)),
+        fleet.READ_IDLENESS.name: _CALL,
         guard.SWEEP_CLUSTER.name: Options(start_to_close=_s(600), heartbeat=_s(30)),
     }
 )

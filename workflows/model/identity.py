@@ -23,6 +23,7 @@ _MACHINE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """What a systemUUID may look like to be a name: hexadecimal groups, and clouds' own ids."""
 GUARD_WORKFLOW_PREFIX = "guard/"
 SWEEP_WORKFLOW_PREFIX = "sweep/"
+VALIDATION_WORKFLOW_PREFIX = "validate/"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,15 @@ def guard_workflow_id(cluster: str) -> str:
 def sweep_workflow_id(cluster: str) -> str:
     """The id of the cluster's Sweep workflow and of its Schedule."""
     return f"{SWEEP_WORKFLOW_PREFIX}{cluster}"
+
+
+def validation_workflow_id(cluster: str, request: str = "") -> str:
+    """The id of the ValidateFleet workflow of a tick and of its Schedule, or of a person's request.
+
+    A tick's runs get the time appended by Temporal, and a person's its request id.
+    """
+    tail = f"/by-hand/{request}" if request else ""
+    return f"{VALIDATION_WORKFLOW_PREFIX}{cluster}{tail}"
 
 
 def machine_id(system_uuid: str, provider_id: str, node_uid: str) -> str:

@@ -21,8 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from workflows.model.amounts import MAX_S, Seconds, Share, Timeout
 from workflows.model.detection.fault import Fault
-from workflows.model.share import Share
 
 MAX_POOLS = 64
 MAX_RULES = 128
@@ -76,10 +76,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-MAX_S = 31 * 86_400
-"""Longest duration that may be set: a month; more cannot be meant, and would overflow somewhere."""
-Seconds = Annotated[float, Field(ge=0, le=MAX_S, allow_inf_nan=False)]
-Timeout = Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)]
 Label = Annotated[str, Field(min_length=1, max_length=253)]
 NamespaceName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
@@ -93,6 +89,21 @@ class Budgets(_Part):
     """Quarantines after confirmation, granted by the guard."""
     disruption: Share = "10%"
     """Nodes that are drained or repaired at once, granted by the guard."""
+    validation: Share = "10%"
+    """Idle nodes that are validated at once, granted by the guard; what a validation found bad
+    counts until it is back in service."""
+
+
+class ValidationPolicy(_Part):
+    """Idle nodes of a pool are validated by themselves, the longest unvalidated first."""
+
+    enabled: bool = False
+    period_s: Annotated[float, Field(ge=600, le=MAX_S, allow_inf_nan=False)] = 7 * 86_400
+    """How old a node's last validation may become, if it is idle."""
+    level: Annotated[int, Field(ge=1, le=4)] = 2
+    """Level of DCGM's diagnostic; above 1 it loads the GPUs."""
+    share: Share = "10%"
+    """Of the pool's idle nodes, at once; rounded down, never below 1."""
 
 
 class Pool(_Part):
@@ -108,6 +119,7 @@ class Pool(_Part):
     the rung `replace` is passed over."""
     capacity_ends: AwareDatetime | None = None
     """End of the pool's capacity block: near it nothing is replaced, for nothing would come."""
+    validation: ValidationPolicy = ValidationPolicy()
 
 
 class Scope(_Part):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model.remediation.test_marks import MARKER
+from workflows.model.amounts import nodes_of_share
 from workflows.model.remediation.budget import Usage, grantable, reflex_quarantines
 from workflows.model.remediation.marks import Quarantine
-from workflows.model.share import nodes_of_share
 
 WHO = st.sampled_from("abcdefgh")
 LINES = st.lists(WHO, max_size=10)

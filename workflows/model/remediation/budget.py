@@ -17,6 +17,7 @@ class Budget(StrEnum):
 
     QUARANTINE = "quarantine"
     DISRUPTION = "disruption"
+    VALIDATION = "validation"
 
 
 def grantable(waiting: Sequence[str], holders: Iterable[str], cap: int) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ class Quarantine(StrEnum):
     REFLEX = "reflex"
     CONFIRMED = "confirmed"
     OPERATOR = "operator"
+    VALIDATION = "validation"
+    """An idle node that nothing was said against; it counts in the budget of validations."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,18 @@
-"""Shares: a count of nodes or a part of a pool, as budgets and arming are given.
+"""Amounts as the policy writes them: shares of a pool, and durations with their bounds.
 
-Owns the form of a share and its rounding, stated in one place. Pure; `policy.py` has the fields.
+Owns what may be written and how a share becomes a count of nodes. `policy.py` and what it is made
+of take their field types from here. Pure.
 """
 
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
+
+MAX_S = 31 * 86_400
+"""Longest duration that may be set: a month; more cannot be meant, and would overflow somewhere."""
+Seconds = Annotated[float, Field(ge=0, le=MAX_S, allow_inf_nan=False)]
+Timeout = Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)]
 
 _SHARE = re.compile(r"(100|[1-9]?[0-9])%")
 

@@ -1,0 +1,225 @@
+"""`fleetmend setup temporal` and `fleetmend schedules list|pause|resume|trigger`.
+
+Owns the table of the cluster's Schedules and a person's word to one of them. What they are is
+`workers/control/schedules.py`'s, which the worker uses at its start as well: a Schedule that was
+paused here stays paused.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from rich.markup import escape
+from temporalio.client import Client, ScheduleDescription, ScheduleHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from workers.cli.caller import caller
+from workers.cli.outcome import (
+    CommandError,
+    console,
+    refused,
+    unreachable,
+    write_json,
+    wrong_usage,
+)
+from workers.cli.patience import patience_s
+from workers.control.schedules import Wanted, ensure_schedule, wanted_schedules
+from workers.control.settings import read_settings
+from workers.listening import SettingsError
+from workers.tables import plain_table
+from workers.temporal_connection import (
+    TemporalMisconfigured,
+    TemporalUnreachable,
+    connect_or_explain,
+    ensure_search_attributes,
+    read_target,
+    unreachable_message,
+)
+
+CALL_S: Final = 5.0
+REGISTER_S: Final = 30.0
+"""For the search attributes, which the server lists only when its cache has them."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One Schedule as Temporal has it; `exists` False = nobody has made it yet."""
+
+    name: str
+    identity: str
+    exists: bool
+    paused: bool = False
+    note: str = ""
+    every_s: float = 0.0
+    last_started: datetime | None = None
+    next_at: datetime | None = None
+    skipped_overlap: int = 0
+    missed_catch_up: int = 0
+
+
+def set_up_temporal(*, as_json: bool) -> None:
+    """Search attributes and Schedules, made or corrected; nothing that was paused goes on."""
+    wanted = _wanted()
+
+    async def work() -> list[dict[str, str]]:
+        client = await _connect()
+        try:
+            await ensure_search_attributes(client, deadline_s=REGISTER_S)
+        except TemporalMisconfigured as error:
+            raise refused(str(error)) from error
+        except TemporalUnreachable as error:
+            raise unreachable(str(error)) from error
+        rows = []
+        for name, one in wanted.items():
+            done = await _bounded(ensure_schedule(client, one), f"setting up {one.identity}")
+            rows.append({"name": name, "schedule": one.identity, "done": done.value})
+        return rows
+
+    rows = asyncio.run(work())
+    if as_json:
+        write_json({"search_attributes": "registered", "schedules": rows})
+        return
+    table = plain_table("SCHEDULE", "ID", "")
+    for row in rows:
+        table.add_row(*map(escape, (row["name"], row["schedule"], row["done"])))
+    console().print(table)
+    console().print("the search attributes are registered; see: fleetmend schedules list")
+
+
+def list_schedules(*, as_json: bool) -> None:
+    """Every Schedule of the cluster, as Temporal has it."""
+    wanted = _wanted()
+
+    async def work() -> list[Listed]:
+        client = await _connect()
+        return [await _listed(client, name, one) for name, one in wanted.items()]
+
+    listed = asyncio.run(work())
+    if as_json:
+        write_json({"schedules": listed})
+        return
+    table = plain_table("SCHEDULE", "STATE", "EVERY", "LAST STARTED", "NEXT", "NOTE")
+    for one in listed:
+        table.add_row(*map(escape, _cells(one)))
+    console().print(table)
+
+
+def tell_schedule(word: str, name: str, *, reason: str, as_json: bool) -> None:
+    """`pause`, `resume` or `trigger` one Schedule."""
+    wanted = _wanted()
+    one = wanted.get(name)
+    if one is None:
+        raise wrong_usage(f"there is no schedule {name!r}; they are: {', '.join(wanted)}")
+    by = caller(reason)
+    note = f"{word} by {by.by}" + (f": {by.reason}" if by.reason else "")
+
+    async def work() -> None:
+        client = await _connect()
+        handle = client.get_schedule_handle(one.identity)
+        await _bounded(_word(handle, word, note), f"{word} of {one.identity}")
+
+    asyncio.run(work())
+    if as_json:
+        write_json({"schedule": name, "id": one.identity, "done": word, "note": note})
+        return
+    said = {
+        "pause": "is paused: nothing is started by itself until resume",
+        "resume": "goes on",
+        "trigger": "was triggered; a run that is open is not doubled",
+    }[word]
+    console().print(f"schedule {escape(name)} {said}", soft_wrap=True)
+
+
+async def _word(handle: ScheduleHandle, word: str, note: str) -> None:
+    if word == "pause":
+        await handle.pause(note=note)
+    elif word == "resume":
+        await handle.unpause(note=note)
+    else:
+        await handle.trigger()
+
+
+def _wanted() -> dict[str, Wanted]:
+    """By the short name that people use: the first part of its id."""
+    try:
+        settings = read_settings()
+    except SettingsError as error:
+        raise wrong_usage(str(error)) from error
+    return {one.identity.split("/", 1)[0]: one for one in wanted_schedules(settings)}
+
+
+async def _connect() -> Client:
+    try:
+        return await connect_or_explain(timeout_s=patience_s())
+    except TemporalUnreachable as error:
+        raise unreachable(str(error)) from error
+    except TemporalMisconfigured as error:
+        raise wrong_usage(str(error)) from error
+
+
+async def _listed(client: Client, name: str, wanted: Wanted) -> Listed:
+    handle = client.get_schedule_handle(wanted.identity)
+    try:
+        found = await _bounded(handle.describe(), f"looking at {wanted.identity}")
+    except NoSchedule:
+        return Listed(name, wanted.identity, exists=False)
+    return _described(name, found)
+
+
+def _described(name: str, found: ScheduleDescription) -> Listed:
+    schedule, past = found.schedule, found.info.recent_actions
+    intervals = schedule.spec.intervals
+    upcoming = found.info.next_action_times
+    return Listed(
+        name=name,
+        identity=found.id,
+        exists=True,
+        paused=schedule.state.paused,
+        note=schedule.state.note or "",
+        every_s=intervals[0].every.total_seconds() if intervals else 0.0,
+        last_started=past[-1].started_at if past else None,
+        next_at=upcoming[0] if upcoming and not schedule.state.paused else None,
+        skipped_overlap=found.info.num_actions_skipped_overlap,
+        missed_catch_up=found.info.num_actions_missed_catchup_window,
+    )
+
+
+def _cells(one: Listed) -> tuple[str, ...]:
+    if not one.exists:
+        return (one.name, "missing", "", "", "", "make it with: fleetmend setup temporal")
+    return (
+        one.name,
+        "paused" if one.paused else "runs",
+        f"{one.every_s:g} s",
+        _moment(one.last_started),
+        _moment(one.next_at),
+        one.note,
+    )
+
+
+def _moment(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}" if at else "-"
+
+
+class NoSchedule(CommandError):
+    """Nobody has made it yet."""
+
+
+async def _bounded(call: Awaitable[Answer], doing: str) -> Answer:
+    try:
+        async with asyncio.timeout(CALL_S):
+            return await call
+    except TimeoutError:
+        why = f"{doing}: no answer within {CALL_S:g} s"
+        raise unreachable(unreachable_message(read_target(), why)) from None
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            missing = refused(
+                f"{doing}: there is no such schedule yet; make it with: fleetmend setup temporal"
+            )
+            raise NoSchedule(missing.code, str(missing)) from error
+        raise refused(f"{doing}: Temporal said: {error}") from error
