@@ -69,7 +69,7 @@ from workflows.validating import validate
 
 MAX_LAPS = 500
 """Turns of the runbook in one run (interruptions, relapses); past it a person must look."""
-REOPENED = (Outcome.DISMISSED, Outcome.RETURNED)
+REOPENED = (Outcome.DISMISSED, Outcome.RETURNED, Outcome.YIELDED)
 """Outcomes after which a report that came at the last moment is a new lap of the same run."""
 DRAIN_WAYS = {
     DrainWay.NONE: (),

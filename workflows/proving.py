@@ -44,6 +44,8 @@ GATE_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Seconds between two looks of a gate that cannot tell, when no signal comes before."""
 PROOF_AGAIN_S = 5.0
 """Seconds between two looks at a boot id that a signal announced and a read did not yet show."""
+MAX_LATE = 20
+"""Requests of a reboot that may come too late in one rung: as often as people may pause it."""
 
 
 OLD_MARK = timedelta(seconds=30)
@@ -150,8 +152,12 @@ async def doubt_old_mark(run: Runtime, episode: Episode) -> None:
     episode.recover = True
 
 
-async def reboot(run: Runtime, episode: Episode) -> Judgement | None:
-    """Asks for one reboot of the boot that stands now; None = asked, to be proven."""
+async def reboot(run: Runtime, episode: Episode, late: int = 0) -> Judgement | None:
+    """Asks for one reboot of the boot that stands now; None = asked, to be proven.
+
+    What waited for a person's pause or for a worker until it was too late (`late` times so far) is
+    refused by everybody and was no attempt: the node is looked at and asked again.
+    """
     reading = await look(run, episode)
     node = reading.node
     if not node.boot_id:
@@ -161,7 +167,7 @@ async def reboot(run: Runtime, episode: Episode) -> Judgement | None:
     request = NodeTaskRequest(
         owner=episode.owner,
         kind=TaskKind.REBOOT,
-        step=f"reboot-{len(episode.tried)}",
+        step=f"reboot-{len(episode.tried)}" + (f"-{late}" if late else ""),
         deadline_s=episode.policy.timing.node_task_deadline_s,
         expected_boot_id=node.boot_id,
         not_after=deadline,
@@ -176,6 +182,10 @@ async def reboot(run: Runtime, episode: Episode) -> Judgement | None:
     run.inbox.tell(run.now(), f"the reboot was refused on the node: {answer.detail}")
     if answer.boot_id and answer.boot_id != node.boot_id:
         return await gate(run, episode)
+    if run.now() >= deadline and late < MAX_LATE:
+        episode.tried.pop()
+        episode.actions.pop()
+        return await reboot(run, episode, late + 1)
     return Judgement(Verdict.FAILED, (f"reboot refused: {answer.detail}",))
 
 

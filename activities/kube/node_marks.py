@@ -158,7 +158,8 @@ class MarkActivities:
     def hand_over(self, request: HandOverRequest) -> Marked:
         """Implements `hand_over`: the marker says who has the node now; the slot is off it.
 
-        The cordon stays. Idempotent: a second run finds the same words.
+        The cordon stays; a node that somebody has put into service again is not handed over.
+        Idempotent: a second run finds the same words.
 
         Raises:
             ApplicationError: overruled, not-owner, not-permitted, node-gone.
@@ -177,6 +178,8 @@ class MarkActivities:
 
     def _write_hand_over(self, node: NodeView, episode: str, words: str) -> NodeView | None:
         marker = replace(owned_mark(node, episode), handed_over=words, slot=None)
+        if not node.unschedulable:
+            raise errors.overruled(f"somebody removed the cordon of Node {node.name}")
         return send_mark(self._kube, node, marker_patch(node, marker))
 
 

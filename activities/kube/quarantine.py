@@ -81,6 +81,10 @@ class QuarantineActivity:
         if found is not None:
             # The dead run's marker says what was there before us; only its owner changes.
             body = marker_patch(node, replace(found, episode=request.owner.episode))
+        elif request.replace:
+            raise errors.overruled(
+                f"the mark that was to be taken over is gone from Node {node.name}"
+            )
         else:
             draft = replace(request.marker, episode=request.owner.episode)
             body = entry_patch(node, entry_marker(node, draft))

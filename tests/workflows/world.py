@@ -206,12 +206,14 @@ class World:
                 self._take_off(self.marker)
             return Quarantined(None, view.resource_version, yielded_to=healer)
         if self.marker is None:
+            if request.replace:
+                raise Overruled("somebody removed the mark")
             self.marker = entry_marker(view, request.marker)
+            self.unschedulable = True
         elif self.marker.episode == request.replace:
             self.marker = replace(self.marker, episode=request.owner.episode)
-        elif not self.unschedulable:
+        if not self.unschedulable:
             raise Overruled("somebody removed the cordon")
-        self.unschedulable = True
         self.touch()
         return Quarantined(self.marker, str(self.version))
 
@@ -246,6 +248,8 @@ class World:
         self._fenced(Effect.DISRUPT, request.owner.episode, now)
         if request.expected_boot_id != f"boot-{self.boots}":
             return TaskAnswer(Result.REFUSED, "another boot", f"boot-{self.boots}")
+        if request.not_after is not None and now >= request.not_after:
+            return TaskAnswer(Result.REFUSED, "too late", f"boot-{self.boots}")
         self.issued.append(request.expected_boot_id)
         if self.listens and self.boot_at is None:
             self.boot_at = now + self.boot_takes
@@ -309,6 +313,8 @@ class World:
             return Marked(self.marker, str(self.version))
         self._fenced(Effect.RESTORE, request.owner.episode, now)
         assert self.marker is not None
+        if not self.unschedulable:
+            raise Overruled("somebody removed the cordon")
         self.marker = replace(self.marker, slot=None, handed_over=words)
         self.touch()
         return Marked(self.marker, str(self.version))

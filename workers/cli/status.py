@@ -6,6 +6,7 @@ Judges nothing: faults are the rules'.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,10 +20,12 @@ from workers.cli.outcome import CommandError, ExitCode, console, write_json
 from workers.tables import plain_table
 from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef, workflow_id
-from workflows.model.node import NodeView
+from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import IGNORE, PAUSE, MarkerError, is_marked, marker_of
+from workflows.model.remediation.permit import ALLOWED, Effect, Permit, Refusal
+from workflows.model.remediation.protection import decide_protection
 
 HEALTHY = "-"
 """In place of a phase: no episode is open."""
@@ -30,7 +33,10 @@ HEALTHY = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """One node; "" = nothing to tell. `marks` are the cordon and fleetmend's annotations."""
+    """One node; "" = nothing to tell. `marks` are the cordon and fleetmend's annotations.
+
+    `protected` = why it is not disrupted whatever befalls it (the policy's scope).
+    """
 
     node: str
     uid: str
@@ -44,6 +50,7 @@ class Row:
     marks: tuple[str, ...]
     detail: str
     workflow_id: str
+    protected: str
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Sight:
     """Everything one look needs.
 
     `policy` None = it cannot be used (`policy_problem`), `episodes` None = Temporal was not reached
-    (`problem`).
+    (`problem`), `protecting` None = those pods may not be seen.
     """
 
     nodes: tuple[NodeView, ...]
@@ -62,6 +69,7 @@ class Sight:
     cluster: str
     problem: str = ""
     policy_problem: str = ""
+    protecting: tuple[PodView, ...] | None = ()
 
 
 def show_status(*, as_json: bool) -> None:
@@ -78,6 +86,7 @@ def show_status(*, as_json: bool) -> None:
                 "armed": [entry.scope for entry in sight.arming.armed],
                 "paused": [entry.scope for entry in sight.arming.paused],
                 "arming_problem": sight.arming.problem,
+                "protection_unknown": _protection_unknown(sight, rows),
                 "nodes": rows,
             }
         )
@@ -88,6 +97,9 @@ def show_status(*, as_json: bool) -> None:
         why = "are in no pool of the policy: out of scope" if sight.policy else "have no record yet"
         console().print(f"{outside} other nodes {why}")
     _show_arming(sight.arming)
+    unknown = _protection_unknown(sight, rows)
+    if unknown:
+        console().print(f"[yellow]{escape(unknown)}[/]", soft_wrap=True)
     _show_policy_problem(sight, "pools are as last recorded:")
     if sight.problem:
         console().print(f"[yellow]steps and open episodes are missing:[/] {escape(sight.problem)}")
@@ -119,7 +131,7 @@ def show_node(name: str, *, as_json: bool) -> None:
         )
         return
     seen = [f"{m.fault} (rule {m.rule}): {m.text}" for m in matches]
-    _show_facts(row, node, machine, seen if sight.policy else ["cannot be told without a policy"])
+    _show_facts(row, sight, machine, seen if sight.policy else ["cannot be told without a policy"])
     for title, lines in (("story", story), ("what comes next", plan)):
         if lines:
             console().print(f"\n[bold]{title}[/]")
@@ -152,6 +164,11 @@ async def _look(reader: ClusterReader, node: NodeView | None = None) -> Sight:
             policy = reader.policy()
         except PolicyUnusable as error:
             policy_problem = str(error)
+        protecting: tuple[PodView, ...] | None = ()
+        if policy is not None:
+            with contextlib.suppress(CommandError):  # one of them cannot be read: cannot tell
+                protecting = None
+                protecting = reader.protected_pods(policy)
         return Sight(
             nodes=reader.nodes() if node is None else (node,),
             machines=reader.machines(),
@@ -160,6 +177,7 @@ async def _look(reader: ClusterReader, node: NodeView | None = None) -> Sight:
             episodes=None,
             cluster="",
             policy_problem=policy_problem,
+            protecting=protecting,
         )
 
     sight, opened = await asyncio.gather(asyncio.to_thread(read), _open_episodes())
@@ -193,6 +211,7 @@ async def _tell(sight: Sight, row: Row) -> tuple[list[str], list[str], str]:
 def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
     machine = machines.get(node.uid)
     identity = workflow_id(sight.cluster, NodeRef(node.name, node.uid))
+    permit = _protection(node, sight)
     found = (sight.episodes or {}).get(identity)
     pool = _pool_name(node, sight.policy, machine)
     recorded = machine if machine and (machine.is_open or machine.outcome == "retired") else None
@@ -216,7 +235,23 @@ def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
         marks=tuple(_marks(node)),
         detail=machine.held_reason if machine and held else "",
         workflow_id=identity if found else "",
+        protected=permit.detail if permit.refusal is Refusal.PROTECTED else "",
     )
+
+
+def _protection(node: NodeView, sight: Sight) -> Permit:
+    """Whether what runs on the node forbids to disrupt it."""
+    if sight.policy is None or sight.policy.pool_of(node.labels) is None:
+        return ALLOWED
+    return decide_protection(Effect.DISRUPT, node, sight.protecting, sight.policy)
+
+
+def _protection_unknown(sight: Sight, rows: Sequence[Row]) -> str:
+    """Why it cannot be told which nodes are protected, as of one of the shown; "" = it can."""
+    shown = {row.node for row in rows}
+    permits = (_protection(node, sight) for node in sight.nodes if node.name in shown)
+    unknown = (p.detail for p in permits if p.refusal is Refusal.PROTECTION_UNKNOWN)
+    return next(unknown, "")
 
 
 def _pool_name(node: NodeView, policy: Policy | None, machine: Machine | None) -> str:
@@ -258,13 +293,15 @@ def _show_rows(rows: Sequence[Row]) -> None:
             row.fault,
             row.step,
             "held" if row.held else "",
-            ", ".join(row.marks),
+            ", ".join((*row.marks, *(["protected"] if row.protected else []))),
         )
         table.add_row(*map(escape, cells), style=style)
     console().print(table)
     for row in rows:
         if row.held:
             console().print(f"[red]held:[/] {escape(f'{row.node}: {row.detail}')}")
+        if row.protected:
+            console().print(f"protected: {escape(row.protected)}", soft_wrap=True)
 
 
 def _show_arming(arming: Arming) -> None:
@@ -283,7 +320,8 @@ def _show_policy_problem(sight: Sight, what: str) -> None:
         console().print(f"[red]{what}[/] {escape(sight.policy_problem)}", soft_wrap=True)
 
 
-def _show_facts(row: Row, node: NodeView, machine: Machine | None, matches: list[str]) -> None:
+def _show_facts(row: Row, sight: Sight, machine: Machine | None, matches: list[str]) -> None:
+    (node,) = sight.nodes
     table = Table.grid(padding=(0, 2))
     facts = [
         ("node", f"{row.node} ({row.uid})"),
@@ -296,6 +334,7 @@ def _show_facts(row: Row, node: NodeView, machine: Machine | None, matches: list
         ("phase", row.phase + (f", {row.step}" if row.step else "")),
         ("fault", row.fault),
         ("held", row.detail if row.held else ""),
+        ("protected", row.protected or _protection_unknown(sight, [row])),
         ("workflow", row.workflow_id),
     ]
     if machine is not None:

@@ -165,7 +165,8 @@ def _log(output: str, complaints: str) -> None:
     """Into the pod's log, bounded; a verdict tells only the worst."""
     text = f"{complaints}\n{output}" if complaints else output
     kept = text.encode("utf-8", "replace")[:LOG_BYTES].decode("utf-8", "replace")
-    print(kept, file=sys.stderr)  # noqa: T201 - the pod's log
+    with contextlib.suppress(OSError):  # a full disk: the verdict does not need it
+        print(kept, file=sys.stderr)  # noqa: T201 - the pod's log
 
 
 @contextlib.contextmanager

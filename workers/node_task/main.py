@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from workers.node_task.host import Host, HostUnreadable
-from workers.node_task.task import carry_out, verdict_on
+from workers.node_task.task import Tell, carry_out, verdict_on
 from workflows.model.node_task import (
     MAX_LEVEL,
     MAX_VERDICT_BYTES,
@@ -35,6 +35,10 @@ TERMINATION_LOG_ENV: Final = "FLEETMEND_TERMINATION_LOG"
 DEFAULT_TERMINATION_LOG: Final = "/dev/termination-log"
 EXIT_OF: Final[Mapping[Result, int]] = {Result.DONE: 0, Result.REFUSED: 3, Result.UNKNOWN: 4}
 EXIT_BAD_ORDER: Final = 2
+
+
+class VerdictNotLeft(Exception):
+    """The kubelet will find no verdict; whoever asked counts the task as unknown."""
 
 
 class BadOrder(ValueError):
@@ -58,13 +62,22 @@ def main(kind: str, environment: Mapping[str, str] = os.environ) -> int:
         write_verdict(log, verdict)
 
     try:
+        verdict = _carry_out(order, environment, tell)
+    except VerdictNotLeft as error:
+        print(f"{order.kind}: {Result.UNKNOWN}: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_OF[Result.UNKNOWN]
+    print(f"{order.kind}: {verdict.result}: {verdict.detail}", file=sys.stderr)  # noqa: T201
+    return EXIT_OF[verdict.result]
+
+
+def _carry_out(order: TaskOrder, environment: Mapping[str, str], tell: Tell) -> TaskVerdict:
+    try:
         host = Host.at(environment.get(HOST_ROOT_ENV, DEFAULT_HOST_ROOT))
-        verdict = carry_out(order, host, tell)
+        return carry_out(order, host, tell)
     except HostUnreadable as error:
         verdict = verdict_on(order, Result.UNKNOWN, str(error))
         tell(verdict)
-    print(f"{order.kind}: {verdict.result}: {verdict.detail}", file=sys.stderr)  # noqa: T201
-    return EXIT_OF[verdict.result]
+        return verdict
 
 
 def read_order(kind: str, text: str) -> TaskOrder:
@@ -87,12 +100,22 @@ def read_order(kind: str, text: str) -> TaskOrder:
 
 
 def write_verdict(log: Path, verdict: TaskVerdict) -> None:
-    """Leaves the verdict for the kubelet, in place of an earlier one, and on the disk."""
-    with log.open("wb") as file:
-        file.write(encode_verdict(verdict))
-        file.flush()
-        with contextlib.suppress(OSError):  # a device or pipe has no disk behind it
-            os.fsync(file.fileno())
+    """Leaves the verdict for the kubelet, in place of an earlier one, and on the disk.
+
+    Raises:
+        VerdictNotLeft: the disk is full, or the file is not there to be written.
+    """
+    try:
+        with log.open("wb") as file:
+            file.write(encode_verdict(verdict))
+            file.flush()
+            with contextlib.suppress(OSError):  # a device or pipe has no disk behind it
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise VerdictNotLeft(
+            f"{log}: the verdict cannot be left ({error.strerror}): the task ends here, and counts "
+            "as unknown"
+        ) from error
 
 
 def encode_verdict(verdict: TaskVerdict) -> bytes:

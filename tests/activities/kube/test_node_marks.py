@@ -201,6 +201,18 @@ def test_hand_over_twice_says_the_same_and_keeps_the_cordon(
     assert len(witness.node_writes(owner.node.name)) == 3
 
 
+def test_a_node_that_a_person_put_into_service_is_not_handed_over(
+    desk: Desk, bare: BareNodes, cluster: Cluster
+) -> None:
+    owner = quarantined(desk, bare.add("a"))
+    cluster.uncordon(owner.node.name)
+    refusal = failure(desk, HAND_OVER, HandOverRequest(owner, "operator", "why"))
+    assert refusal.type == errors.OVERRULED
+    marker = cluster.marker(owner.node.name)
+    assert marker is not None
+    assert not marker.handed_over
+
+
 def test_what_was_handed_over_is_nobody_elses(desk: Desk, bare: BareNodes, epoch: str) -> None:
     owner = quarantined(desk, bare.add("a"))
     desk.do(HAND_OVER, HandOverRequest(owner, "operator", "why"))

@@ -87,6 +87,14 @@ def test_a_dead_runs_marker_is_taken_over_with_its_memory(desk: Desk, bare: Bare
     assert taken.was_unschedulable
 
 
+def test_a_dead_runs_marker_that_a_person_took_off_is_not_put_back(
+    desk: Desk, bare: BareNodes, witness: AuditLog
+) -> None:
+    owner = bare.add("a")
+    assert failure(desk, asked(owner, replace="dead")).type == errors.OVERRULED
+    assert witness.node_writes(owner.node.name) == []
+
+
 def failure(desk: Desk, request: QuarantineRequest) -> ApplicationError:
     with pytest.raises(ApplicationError) as caught:
         desk.do(QUARANTINE, request)

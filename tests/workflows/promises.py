@@ -1,0 +1,162 @@
+"""The promises, judged on the world of one node: what may happen to it, and when.
+
+Owns the looks before and after each call of the runbook. Knows the world's truth and what the
+runbook was told, never what it wanted: a lapse of the runbook and one of a fence are seen alike.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tests.workflows.world import GPUS, Run
+from workflows.model.detection.rules import match_rules
+from workflows.model.node_task import Health, Result
+from workflows.model.remediation.budget import Budget
+from workflows.model.remediation.marks import Marker, Quarantine
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The node at one moment."""
+
+    marker: Marker | None
+    is_cordoned: bool
+    pods: int
+    issued: tuple[str, ...]
+    is_gone: bool
+
+    @property
+    def is_out(self) -> bool:
+        """True if fleetmend holds it out of service."""
+        return self.marker is not None and not self.marker.handed_over and self.is_cordoned
+
+
+@dataclass
+class Gate:
+    """What the runbook was told since the last disruptive action, or the last bad word."""
+
+    is_quiet: bool = False
+    is_whole: bool = False
+    is_diagnosed: bool = False
+
+    @property
+    def is_passed(self) -> bool:
+        return self.is_quiet and self.is_whole and self.is_diagnosed
+
+
+@dataclass
+class Referee:
+    """Judges one run.
+
+    `undone_at` = when a person took the quarantine off; `words` are the moments of what may bring
+    it back: a person's word, or a fault that they did not see.
+    """
+
+    run: Run
+    places: set[Budget] = field(default_factory=set)
+    gate: Gate = field(default_factory=Gate)
+    undone_at: datetime | None = None
+    words: list[datetime] = field(default_factory=list)
+    was_cordoned: bool = False
+    """A person's cordon stood before us."""
+
+    def look(self) -> Seen:
+        """The node as it is now."""
+        world = self.run.world
+        return Seen(world.marker, world.unschedulable, world.pods, tuple(world.issued), world.gone)
+
+    def hear(self, name: str, answer: Any) -> None:
+        """What a call has told the runbook."""
+        if name in ("read_node", "open_episode"):
+            reading = answer if name == "read_node" else answer.reading
+            matches = match_rules(reading.node, self.run.world.policy, self.run.runtime.now())
+            self.gate = Gate() if matches else Gate(True, *self._counts())
+        elif name == "inventory":
+            is_booting = self.run.world.boot_at is not None
+            is_counted = (answer.result, answer.gpus) == (Result.DONE, GPUS)
+            self.gate.is_whole = is_counted and not is_booting
+        elif name == "diagnose":
+            is_healthy = (answer.result, answer.health) == (Result.DONE, Health.HEALTHY)
+            self.gate.is_diagnosed = is_healthy
+
+    def _counts(self) -> tuple[bool, bool]:
+        return self.gate.is_whole, self.gate.is_diagnosed
+
+    def judge(self, name: str, request: Any, before: Seen, after: Seen) -> None:
+        """One call: what it did to the node was allowed."""
+        if name == "ask_guard":
+            self.places.add(request.budget)
+        elif name == "release_place":
+            self.places.discard(request.budget)
+        is_issued = len(after.issued) > len(before.issued)
+        if is_issued:
+            assert before.pods == 0, "rebooted with pods on it"
+            assert after.issued[-1] not in before.issued, "a second reboot of one boot"
+        if is_issued or after.pods < before.pods:
+            self._disrupted(before)
+            self.gate = Gate()
+        if not before.is_cordoned and after.is_cordoned:
+            assert not self._is_undone(), "a cordon that a person removed came back"
+        self._judge_mark(name, before, after)
+
+    def _disrupted(self, before: Seen) -> None:
+        marker = before.marker
+        assert marker is not None, "disrupted without a mark"
+        assert marker.episode in self.run.inbox.episodes, "disrupted another's node"
+        assert not marker.handed_over, "disrupted a node that people have"
+        assert before.is_cordoned, "disrupted a node in service"
+        assert marker.slot is not None, "disrupted without a noted slot"
+        assert Budget.DISRUPTION in self.places, "disrupted without a place of the guard"
+
+    def _judge_mark(self, name: str, before: Seen, after: Seen) -> None:
+        if before.marker is None:
+            if after.marker is not None and after.marker.quarantine is Quarantine.CONFIRMED:
+                assert Budget.QUARANTINE in self.places, "quarantined without a place"
+            return
+        if after.marker is None:
+            marker = before.marker
+            assert marker.episode in self.run.inbox.episodes, "took another's mark off"
+            assert not marker.handed_over, "took the mark off a node that people have"
+            if before.is_cordoned:
+                assert after.is_cordoned == marker.was_unschedulable, "the cordon is not as before"
+                is_yielded = name == "quarantine"
+                assert is_yielded or self.gate.is_passed, f"given back untested: {self.gate}"
+        elif after.marker.handed_over and not before.marker.handed_over:
+            assert after.pods == 0, "handed over with pods on it"
+            assert after.is_cordoned, "handed over in service"
+
+    def _is_undone(self) -> bool:
+        undone, now = self.undone_at, self.run.runtime.now()
+        return undone is not None and not any(undone <= word <= now for word in self.words)
+
+    def judge_open(self) -> None:
+        """A run that waits for people says so, and holds no place meanwhile."""
+        inbox = self.run.inbox
+        assert inbox.question or inbox.paused, "it waits for nobody"
+        if not inbox.paused:
+            assert Budget.DISRUPTION not in self.places, "held with a place"
+            record = self.run.runtime.published[-1][1].record
+            assert record.held, "held, and not told"
+
+    def judge_closed(self, outcome: str) -> None:
+        """After the end nothing of ours is left that nobody owns."""
+        node, world = self.look(), self.run.world
+        assert not self.places, f"an ended run holds {self.places}"
+        if outcome == "vanished":
+            assert node.is_gone, "vanished, and still there"
+        if node.is_gone:
+            return
+        if outcome == "retired":
+            assert node.marker is not None
+            assert node.marker.handed_over, "retired, and nobody has it"
+            assert node.is_cordoned, "retired, and in service"
+            return
+        is_ours = node.marker is not None and node.marker.episode in self.run.inbox.episodes
+        assert not is_ours or node.marker.handed_over, "quarantined, and nobody owns it"  # type: ignore[union-attr]
+        if node.marker is None:
+            theirs = self.was_cordoned and self.undone_at is None
+            assert node.is_cordoned == theirs, "our cordon is left without a mark"
+        if outcome in ("returned", "dismissed") and self.undone_at is None and not world.overruled:
+            now = self.run.runtime.now()
+            faults = match_rules(world.view(now), world.policy, now)
+            assert not faults, f"{outcome} with {faults[0].text}"
