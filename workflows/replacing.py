@@ -157,6 +157,8 @@ async def until_gone(run: Runtime, episode: Episode, leaving: Leaving) -> None:
     told, looks = "", 0
     while True:
         pace = timedelta(seconds=LOOK_AGAIN[min(looks, len(LOOK_AGAIN) - 1)])
+        if run.now() < deadline:
+            pace = min(pace, deadline - run.now())
         if await run.wait_for_answer(AWAIT_CLAIM_GONE, watch, is_answered, pace) is not None:
             return
         while run.inbox.answers:

@@ -136,6 +136,19 @@ def test_a_static_pool_is_filled_again(karpenter: KarpenterHands, fleet: FleetCl
     assert all(_is_played(fleet, node) for node in after)
 
 
+def test_a_claim_that_goes_before_its_registration_takes_its_node_with_it(
+    karpenter: KarpenterHands, fleet: FleetClient
+) -> None:
+    pool = karpenter.pool(PoolShape("early", kind=NodeKind.LIGHT, replicas=1))
+    # Registered a second after it was made: this is sooner.
+    wait_until(lambda: karpenter.nodes(pool), LIMIT_S, "there is a Node")
+    (node,) = karpenter.nodes(pool)
+    (claim,) = karpenter.claims(pool)
+    karpenter.delete_claim(claim)
+    karpenter.until_gone(node)
+    wait_until(lambda: not _is_played(fleet, node), LIMIT_S, f"{node} is no longer played")
+
+
 def test_a_pool_at_its_limit_buys_nothing_until_a_node_goes(
     own_cluster: Cluster, karpenter: KarpenterHands
 ) -> None:

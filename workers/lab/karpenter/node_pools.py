@@ -19,11 +19,10 @@ from workers.lab.kubelet.spec import (
     NodeTaint,
 )
 
-NODE_POOLS: Final = "/apis/karpenter.sh/v1/nodepools"
-NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
 NODE_CLASS: Final = "lab"
 NODE_CLASS_GROUP: Final = "karpenter.kwok.sh"
 NODE_POOL_LABEL: Final = "karpenter.sh/nodepool"
+REGISTERED_LABEL: Final = "karpenter.sh/registered"
 UNVALIDATED: Final = NodeTaint(key="fleetmend.io/unvalidated")
 """The startup taint of a pool whose new nodes are to pass fleetmend's gate first."""
 
@@ -102,12 +101,18 @@ def _template(shape: PoolShape) -> dict[str, Any]:
         ],
     }
     if shape.startup_taints:
-        spec["startupTaints"] = [taint.model_dump(mode="json") for taint in shape.startup_taints]
+        spec["startupTaints"] = [_taint(taint) for taint in shape.startup_taints]
     if shape.taints:
-        spec["taints"] = [taint.model_dump(mode="json") for taint in shape.taints]
+        spec["taints"] = [_taint(taint) for taint in shape.taints]
     if shape.termination_grace is not None:
         spec["terminationGracePeriod"] = shape.termination_grace
     return {"metadata": {"labels": {**labels, **shape.labels}}, "spec": spec}
+
+
+def _taint(taint: NodeTaint) -> dict[str, Any]:
+    row = taint.model_dump(mode="json")
+    # Karpenter's schema takes no empty value.
+    return {key: value for key, value in row.items() if value}
 
 
 def _is_in(key: str, value: str) -> dict[str, Any]:

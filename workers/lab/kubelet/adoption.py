@@ -1,19 +1,29 @@
 """Playing the kubelets of nodes that Karpenter made.
 
 Owns the watch of those Nodes: one that appears gets a stand-in, one that goes takes it away, and a
-boot id that Karpenter's provider announces becomes a boot of the machine. The fleet makes, keeps and
-ends the stand-ins; what they do is `full_node`'s and `light_node`'s.
+boot id that Karpenter's provider announces becomes a boot of the machine. Plays the cloud's
+controller, too, for claims that went before they were registered. The fleet makes, keeps and ends
+the stand-ins; what they do is `full_node`'s and `light_node`'s.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
 import structlog
 from pydantic import ValidationError
 
-from workers.lab.kubelet.api import MERGE, ApiClient, ApiError, Change, JsonObject, Seen
+from workers.lab.kubelet.api import (
+    MERGE,
+    ApiClient,
+    ApiError,
+    Change,
+    JsonObject,
+    Seen,
+    delete_node,
+)
 from workers.lab.kubelet.spec import (
     AGENT_LABEL,
     GPU_RESOURCE,
@@ -29,6 +39,7 @@ from workers.lab.kubelet.spec import (
 ANNOUNCED_BOOT: Final = "kwok-"
 """How boot ids begin that Karpenter's kwok provider writes in place of a reboot (1.15.0)."""
 NODE_POOL_LABEL: Final = "karpenter.sh/nodepool"
+NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +67,30 @@ class Adoption:
         self._boot_ids: dict[str, set[str]] = {}
 
     async def run(self) -> None:
-        """Follow Karpenter's Nodes for ever."""
+        """Follow Karpenter's Nodes and NodeClaims for ever."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._follow_nodes())
+            both.create_task(self._follow_claims())
+
+    async def _follow_claims(self) -> None:
+        """A claim that goes before its registration leaves a Node without a machine behind it.
+
+        In life the machine ends, and then the cloud's controller deletes the Node; Karpenter itself
+        deletes only the Nodes of registered claims, before the claim goes.
+        """
+        async for seen in self._admin.reflect(NODE_CLAIMS, {}):
+            if seen.change not in (Change.DELETED, Change.GONE):
+                continue
+            provider_id = str(seen.item.get("status", {}).get("providerID", ""))
+            name = provider_id.removeprefix(KARPENTER_PROVIDER)
+            if name not in self._uids:
+                continue
+            try:
+                await delete_node(self._admin, name)
+            except ApiError as error:
+                _log.warning("node of a gone claim not deleted", node=name, error=str(error))
+
+    async def _follow_nodes(self) -> None:
         query = {"labelSelector": NODE_POOL_LABEL}
         async for seen in self._admin.reflect("/api/v1/nodes", query):
             if seen.change is not Change.SYNCED and _is_karpenters(seen.item):

@@ -1,0 +1,451 @@
+"""A machine is replaced through the real Karpenter, and what happens when that acts by itself.
+
+One lab with Karpenter for the module, its own repair on: it acts on two conditions that nobody else
+sets. Each test has a NodePool, which is fleetmend's pool as well. Times of steps are printed.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from activities.kube import paths
+from activities.kube.client import JsonObject, PatchKind, Selector
+from activities.kube.errors import NotFound
+from tests.harness.audit import WORKER, AuditLog, Wanted, audit
+from tests.harness.cluster import Cluster, cluster_of
+from tests.harness.fleet import Fleet, fleet_on
+from tests.harness.karpenter import NAMESPACE, KarpenterHands, karpenter_hands
+from tests.harness.nodes import TestNodes
+from tests.harness.policies import TestPool
+from tests.harness.waiting import wait_until
+from workers.lab.address import LabAddress
+from workers.lab.controlplane.lab import start_lab, stop_lab
+from workers.lab.controlplane.settings import AuditMode, LabSettings
+from workers.lab.karpenter.instance_types import GPUS
+from workers.lab.karpenter.node_pools import NODE_POOL_LABEL, PoolShape
+from workers.lab.kubelet.client import FleetClient
+from workers.lab.kubelet.spec import GPU_RESOURCE, Machine
+from workflows.contracts.messages import Command
+from workflows.model.identity import NodeRef
+from workflows.model.remediation.marks import VETOES
+
+POOLS = tuple(f"kp-{letter}" for letter in "abcdefgh")
+WORK_LIMIT_S = 90.0
+REPLICA_SETS = paths.collection_path("apps/v1", "replicasets", namespace=NAMESPACE)
+
+
+@pytest.fixture(scope="module")
+def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
+    folder = tmp_path_factory.mktemp("replacing") / "lab"
+    settings = LabSettings(
+        cluster="replacing", karpenter=True, node_repair=True, audit_mode=AuditMode.BLOCKING
+    )
+    yield start_lab(folder, settings, detached=False)
+    stop_lab(folder)
+
+
+@pytest.fixture(scope="module")
+def own_cluster(own_lab: LabAddress) -> Iterator[Cluster]:
+    hands = cluster_of(own_lab)
+    yield hands
+    hands.kube.close()
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    own_lab: LabAddress, own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    pools = [TestPool(name) for name in POOLS]
+    # Node and claim go within 6 s unless something holds them.
+    patience = {"timing": {"removal_deadline_s": 20}}
+    with fleet_on(own_lab, own_cluster, folder, pools, patience) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def _pools() -> Iterator[str]:
+    return iter(POOLS)
+
+
+@pytest.fixture
+def pool(_pools: Iterator[str]) -> str:
+    return next(_pools)
+
+
+@pytest.fixture
+def karpenter(own_cluster: Cluster) -> Iterator[KarpenterHands]:
+    with karpenter_hands(own_cluster) as hands:
+        yield hands
+
+
+@pytest.fixture
+def machines(own_lab: LabAddress, own_cluster: Cluster) -> Iterator[TestNodes]:
+    """The lab's hands on the machines that Karpenter has made."""
+    with FleetClient(own_lab.directory) as client:
+        yield TestNodes(client, own_cluster, lambda name: name)
+
+
+@pytest.fixture
+def seen(own_lab: LabAddress) -> AuditLog:
+    return audit(own_lab)
+
+
+@dataclass
+class Training:
+    """A ReplicaSet of pods, each of which takes a whole node of the pool."""
+
+    cluster: Cluster
+    pool: str
+
+    def start(self, count: int) -> None:
+        container = {
+            "name": "train",
+            "image": "train:lab",
+            "resources": {"limits": {GPU_RESOURCE: str(GPUS)}},
+        }
+        labels = {"training": self.pool}
+        body: JsonObject = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "metadata": {"name": self.pool},
+            "spec": {
+                "replicas": count,
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "nodeSelector": {NODE_POOL_LABEL: self.pool},
+                        "terminationGracePeriodSeconds": 1,
+                        "automountServiceAccountToken": False,
+                        "containers": [container],
+                    },
+                },
+            },
+        }
+        self.cluster.kube.create(REPLICA_SETS, body)
+        self.until_running(count)
+
+    def scale(self, count: int) -> None:
+        path = paths.object_path(REPLICA_SETS, self.pool)
+        self.cluster.kube.patch(path, {"spec": {"replicas": count}}, kind=PatchKind.MERGE)
+
+    def places(self) -> list[str]:
+        """Names of the nodes on which a pod runs."""
+        selector = Selector(label=f"training={self.pool}")
+        pods = self.cluster.kube.list(paths.pods(NAMESPACE), selector=selector).items
+        return sorted(
+            str(pod["spec"]["nodeName"])
+            for pod in pods
+            if pod.get("status", {}).get("phase") == "Running"
+            and not pod["metadata"].get("deletionTimestamp")
+        )
+
+    def until_running(self, count: int) -> list[str]:
+        wait_until(
+            lambda: len(self.places()) == count, WORK_LIMIT_S, f"{count} pods of {self.pool} run"
+        )
+        return self.places()
+
+    def end(self) -> None:
+        try:
+            self.scale(0)
+            wait_until(lambda: not self.places(), WORK_LIMIT_S, "no pod of it runs any more")
+            self.cluster.kube.delete(paths.object_path(REPLICA_SETS, self.pool), uid=None)
+        except NotFound:
+            return
+
+
+@pytest.fixture
+def training(own_cluster: Cluster, pool: str, karpenter: KarpenterHands) -> Iterator[Training]:
+    own = Training(own_cluster, pool)
+    yield own
+    own.end()
+
+
+@pytest.fixture
+def sick(
+    fleet: Fleet, karpenter: KarpenterHands, pool: str, machines: TestNodes, own_cluster: Cluster
+) -> Callable[[PoolShape], NodeRef]:
+    """One node of a pool, well, and with a baseline; to be broken by the test."""
+
+    def make(shape: PoolShape) -> NodeRef:
+        karpenter.pool(shape)
+        (node,) = karpenter.until_ready(pool, 1)
+        settle(machines, own_cluster, node)
+        return fleet.ref(node)
+
+    return make
+
+
+def settle(machines: TestNodes, cluster: Cluster, node: str) -> None:
+    """Returns when the node is well and its machine's baseline is recorded."""
+    machines.until_healthy(node)
+    wait_until(lambda: cluster.has_baseline(node), WORK_LIMIT_S, f"{node} has a baseline")
+
+
+def deletions(seen: AuditLog) -> list[Any]:
+    return seen.events(Wanted(who=WORKER, verb="delete", resource="nodeclaims"))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"\n{line}\n")
+
+
+def timeline(closing: Any, begun: datetime) -> str:
+    return ", ".join(f"{name} {(at - begun).total_seconds():.1f} s" for name, at in closing.phases)
+
+
+@pytest.mark.timeout(300)
+def test_a_broken_machine_of_an_elastic_pool_is_replaced_and_its_work_runs_again(
+    fleet: Fleet,
+    karpenter: KarpenterHands,
+    training: Training,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+    seen: AuditLog,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    karpenter.pool(PoolShape(pool))
+    training.start(2)
+    sick, well = training.places()
+    for node in (sick, well):
+        settle(machines, own_cluster, node)
+    ref = fleet.ref(sick)
+    begun = datetime.now(UTC)
+    machines.inject(sick, "gpu-missing-after-reboot")
+    wait_until(
+        lambda: len(set(training.places()) - {sick}) == 2, WORK_LIMIT_S, "the work runs elsewhere"
+    )
+    running = (datetime.now(UTC) - begun).total_seconds()
+    closing = fleet.episodes.closing(ref, 200)
+    assert closing.outcome == "replaced", fleet.episodes.shown(ref)
+    places = training.until_running(2)
+    assert well in places
+    assert sick not in places
+    (successor,) = set(places) - {well}
+    assert closing.detail == f"replaced by Node {successor}"
+    assert own_cluster.has_baseline(successor)
+    (event,) = deletions(seen)
+    assert event.succeeded
+    assert len(seen.reboots(sick)) == 1
+    counts = fleet.episodes.counts(ref)
+    with capsys.disabled():
+        say(f"elastic: {timeline(closing, begun)}; work ran again at {running:.1f} s; {counts}")
+
+
+@pytest.mark.timeout(300)
+def test_a_static_pool_is_refilled_and_the_newcomer_has_its_baseline(
+    fleet: Fleet,
+    sick: Callable[[PoolShape], NodeRef],
+    karpenter: KarpenterHands,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ref = sick(PoolShape(pool, replicas=1))
+    begun = datetime.now(UTC)
+    machines.inject(ref.name, "gpu-missing-after-reboot")
+    closing = fleet.episodes.closing(ref, 200)
+    assert closing.outcome == "replaced", fleet.episodes.shown(ref)
+    (successor,) = karpenter.until_ready(pool, 1)
+    assert closing.detail == f"replaced by Node {successor}"
+    assert own_cluster.has_baseline(successor)
+    record = next(
+        m for m in own_cluster.machines() if m["spec"].get("node", {}).get("uid") == ref.uid
+    )
+    assert (record["status"]["outcome"], record["status"]["strikeCount"]) == ("replaced", 1)
+    assert [a["rung"] for a in record["status"]["attempts"]] == ["reboot", "replace"]
+    with capsys.disabled():
+        say(f"static: {timeline(closing, begun)}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_pool_at_its_limits_awaits_the_place_that_the_deletion_frees(
+    fleet: Fleet,
+    karpenter: KarpenterHands,
+    training: Training,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    karpenter.pool(PoolShape(pool, most_nodes=1))
+    training.start(1)
+    (node,) = training.places()
+    settle(machines, own_cluster, node)
+    ref = fleet.ref(node)
+    begun = datetime.now(UTC)
+    machines.inject(node, "gpu-missing-after-reboot")
+    closing = fleet.episodes.closing(ref, 200)
+    assert closing.outcome == "replaced", fleet.episodes.shown(ref)
+    (place,) = training.until_running(1)
+    assert place != node
+    with capsys.disabled():
+        say(f"at its limits: {timeline(closing, begun)}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_retire_replaces_the_machine_without_a_reboot(
+    fleet: Fleet,
+    sick: Callable[[PoolShape], NodeRef],
+    karpenter: KarpenterHands,
+    pool: str,
+    machines: TestNodes,
+    seen: AuditLog,
+) -> None:
+    ref = sick(PoolShape(pool, replicas=1))
+    machines.inject(ref.name, "unknown")
+    fleet.episodes.until_phase(ref, "quarantined")
+    fleet.episodes.tell(ref, Command.RETIRE)
+    closing = fleet.episodes.closing(ref, 200)
+    assert closing.outcome == "replaced", fleet.episodes.shown(ref)
+    assert seen.reboots(ref.name) == []
+    assert len(deletions(seen)) == 1
+    assert karpenter.until_ready(pool, 1) != [ref.name]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_finalizer_that_stays_is_named_and_people_are_asked(
+    fleet: Fleet,
+    sick: Callable[[PoolShape], NodeRef],
+    karpenter: KarpenterHands,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+) -> None:
+    ref = sick(PoolShape(pool, replicas=1))
+    claim = karpenter.claim_of(ref.name)
+    assert claim is not None
+    path = paths.node_claim(str(claim["metadata"]["name"]))
+    finalizers = [*claim["metadata"]["finalizers"], "example.com/hold"]
+    hold: JsonObject = {"metadata": {"finalizers": finalizers}}
+    own_cluster.kube.patch(path, hold, kind=PatchKind.MERGE)
+    machines.inject(ref.name, "gpu-missing-after-reboot")
+    fleet.episodes.until_held(ref, 120)
+    assert any("example.com/hold" in line for line in fleet.episodes.story(ref))
+    let_go: JsonObject = {"metadata": {"finalizers": None}}
+    own_cluster.kube.patch(path, let_go, kind=PatchKind.MERGE)
+    closing = fleet.episodes.closing(ref, 120)
+    assert closing.outcome == "replaced", fleet.episodes.shown(ref)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_reboot_that_karpenter_has_begun_is_karpenters_and_nothing_of_ours_stays(
+    fleet: Fleet,
+    sick: Callable[[PoolShape], NodeRef],
+    karpenter: KarpenterHands,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+    seen: AuditLog,
+) -> None:
+    ref = sick(PoolShape(pool, replicas=1))
+    claim = karpenter.claim_of(ref.name)
+    assert claim is not None
+    set_condition(own_cluster, ref.name, "KWOKRebootRequired", "True")
+    wait_until(
+        lambda: karpenter.condition(claim, "Rebooting") == "True", WORK_LIMIT_S, "it has begun"
+    )
+    machines.inject(ref.name, "gpu-lost")
+    closing = fleet.episodes.closing(ref, 60)
+    assert closing.outcome == "yielded", fleet.episodes.shown(ref)
+    assert own_cluster.marker(ref.name) is None
+    assert not own_cluster.node(ref.name).unschedulable
+    set_condition(own_cluster, ref.name, "KWOKRebootRequired", "False")
+    wait_until(
+        lambda: karpenter.condition(claim, "Rebooting") == "False", WORK_LIMIT_S, "it is over"
+    )
+    assert seen.reboots(ref.name) == []
+    assert deletions(seen) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_same_machine_that_comes_back_is_not_admitted(
+    fleet: Fleet,
+    karpenter: KarpenterHands,
+    training: Training,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+) -> None:
+    """Work comes only when the cloud has the machine back, so that it is the next one given out."""
+    karpenter.pool(PoolShape(pool, machine=Machine.AGAIN))
+    training.start(1)
+    (node,) = training.places()
+    settle(machines, own_cluster, node)
+    ref = fleet.ref(node)
+    machines.inject(node, "unknown")
+    fleet.episodes.until_phase(ref, "quarantined")
+    training.scale(0)
+    fleet.episodes.tell(ref, Command.RETIRE)
+    fleet.episodes.until_phase(ref, "awaiting-capacity")
+    training.scale(1)
+    fleet.episodes.until_held(ref, 120)
+    story = fleet.episodes.story(ref)
+    assert any("the same machine came back" in line for line in story), story
+    fleet.episodes.tell(ref, Command.RETIRE)
+    assert fleet.episodes.closing(ref, 60).outcome == "replaced"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_our_vetoes_keep_karpenters_repair_away_while_we_act(
+    fleet: Fleet,
+    sick: Callable[[PoolShape], NodeRef],
+    karpenter: KarpenterHands,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+    seen: AuditLog,
+) -> None:
+    ref = sick(PoolShape(pool, replicas=1))
+    claim = karpenter.claim_of(ref.name)
+    assert claim is not None
+    machines.inject(ref.name, "unknown")
+    fleet.episodes.until_phase(ref, "quarantined")
+    vetoes = own_cluster.node(ref.name).annotations
+    assert [vetoes.get(key) for key in VETOES] == ["true", "true"]
+    set_condition(own_cluster, ref.name, "KWOKUnhealthy", "True")
+    events = paths.collection_path("v1", "events", namespace=NAMESPACE)
+
+    def is_blocked() -> bool:
+        found = own_cluster.kube.list(events).items
+        return any(
+            e.get("reason") == "DisruptionBlocked"
+            and str(claim["metadata"]["name"]) == e.get("involvedObject", {}).get("name")
+            for e in found
+        )
+
+    wait_until(is_blocked, 120, "Karpenter says that it is kept from it")
+    assert own_cluster.node(ref.name).uid == ref.uid
+    assert karpenter.condition(claim, "Initialized") == "True"
+    fleet.episodes.tell(ref, Command.RETIRE)
+    assert fleet.episodes.closing(ref, 120).outcome == "replaced"
+    assert len(deletions(seen)) == 1
+
+
+def set_condition(cluster: Cluster, node: str, kind: str, status: str) -> None:
+    """A condition as a detector of somebody else sets it."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    condition = {
+        "type": kind,
+        "status": status,
+        "reason": "Test",
+        "message": "set by a test",
+        "lastTransitionTime": now,
+        "lastHeartbeatTime": now,
+    }
+    body: JsonObject = {"status": {"conditions": [condition]}}
+    cluster.kube.patch(paths.node_status(node), body, kind=PatchKind.STRATEGIC)
