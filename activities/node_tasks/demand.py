@@ -29,7 +29,7 @@ class Demand:
         self._authority = authority
         self._request = request
 
-    def answer(self) -> TaskAnswer | None:
+    def before_work(self) -> TaskAnswer | None:
         """What ends the task before it begins; None = nobody needs the node.
 
         Raises:
@@ -38,6 +38,9 @@ class Demand:
         """
         node = self._authority.look(self._request.owner.node)
         user = gpu_user_among(list_pods_on(self._kube, node.name))
+        if not self._request.gives_way:
+            text = f"pod {printable(user, 200)} uses the GPUs"
+            return TaskAnswer(Result.REFUSED, text) if user else None
         return _gave_way(user or claimant_of(node, waiting_pods(self._kube)))
 
     @contextmanager
