@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from activities.kube.client import KubeClient
-from activities.kube.node_pods import Bell, list_pods_on
+from activities.kube.node_pods import Bell, follow_pods_on, list_pods_on, view_of
 from activities.kube.waiting_pods import follow_waiting_pods, waiting_among, waiting_pods
 from activities.permit import Authority
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
@@ -55,8 +55,17 @@ class Demand:
             yield _nobody
             return
         node: NodeView = self._authority.look(self._request.owner.node)
-        with follow_waiting_pods(self._kube, bell) as pods:
-            yield lambda: _gave_way(claimant_of(node, waiting_among(pods.items())))
+        with (
+            follow_waiting_pods(self._kube, bell) as waiting,
+            follow_pods_on(self._kube, node.name, bell) as bound,
+        ):
+
+            def look() -> TaskAnswer | None:
+                # A cordon keeps out neither who tolerates it nor who names the node.
+                user = gpu_user_among(map(view_of, bound.items()))
+                return _gave_way(user or claimant_of(node, waiting_among(waiting.items())))
+
+            yield look
 
 
 def _nobody() -> TaskAnswer | None:

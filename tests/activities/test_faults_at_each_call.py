@@ -26,7 +26,6 @@ from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import Answer, Drop, Fault, Hang
 from workers.lab.address import LabAddress
 from workflows.contracts import Contract, node_tasks
-from workflows.contracts.fleet import PICK_IDLE, READ_IDLENESS, FleetOrder
 from workflows.contracts.guard import CLAIM_EPOCH, RebuildRequest
 from workflows.contracts.kube import (
     DRAIN,
@@ -291,31 +290,6 @@ class RecordingABaseline(Scenario):
         assert status["baseline"]["gpuCount"] == 8
 
 
-class Picking(Scenario):
-    contract = PICK_IDLE
-
-    def request(self, scene: Scene) -> Any:
-        cluster = scene.desk.dependencies.cluster
-        return FleetOrder(cluster, by="ada", node=scene.name)
-
-    def check(self, scene: Scene, result: Any) -> None:
-        assert result.picked == ()
-        assert [one.node for one in result.left] == [scene.name]
-        assert "no baseline" in result.left[0].why
-        assert scene.patches() == 0
-
-
-class LookingForIdleness(Scenario):
-    contract = READ_IDLENESS
-
-    def request(self, scene: Scene) -> Any:
-        return scene.owner
-
-    def check(self, scene: Scene, result: Any) -> None:
-        assert "no baseline" in result.why_not
-        assert result.work == ""
-
-
 class ClaimingTheEpoch(Scenario):
     contract = CLAIM_EPOCH
 
@@ -397,8 +371,6 @@ def _end_task(scene: Scene, request: NodeTaskRequest) -> None:
 
 
 SCENARIOS: list[Scenario] = [
-    Picking(),
-    LookingForIdleness(),
     Quarantining(),
     NotingASlot(),
     DroppingASlot(),

@@ -126,7 +126,7 @@ def test_by_hand_every_node_of_the_pool_that_may_be_and_the_reason_of_each_other
     fresh, other = known("a"), known("b")
     validated(desk, cluster, fresh, timedelta(minutes=5))
     new = bare.add("c")
-    cluster.annotate(other.node.name, **{"fleetmend.io/pause": "mine"})
+    cluster.annotate(other.node.name, pause="mine")
     picks = desk.do(PICK_IDLE, order(desk, pool=pool, by="ada", level=1))
     assert names(picks) == [fresh.node.name]
     assert picks.picked[0].level == 1

@@ -163,6 +163,20 @@ def test_a_pod_that_pends_has_the_node_within_15_s(
     nodes.clear(node, "dcgm-hang")
 
 
+def test_a_pod_that_the_cordon_does_not_keep_out_ends_the_diagnosis_too(
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, work: Work, witness: AuditLog
+) -> None:
+    nodes.inject(node, "dcgm-hang")
+    assert by_hand(fleet, node).code == 0
+    wait_until(lambda: witness.node_tasks(node, "diagnose"), 60, "the diagnosis runs")
+    work.pod(f"named-{node}", node)
+    closing = fleet.episodes.closing(ref)
+    assert closing.outcome == "returned", fleet.episodes.shown(ref)
+    assert f"gave way to pod {NAMESPACE}/named-{node}" in closing.detail
+    assert work.phase(f"named-{node}") == "Running"
+    nodes.clear(node, "dcgm-hang")
+
+
 def test_a_busy_node_is_not_touched(
     fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, work: Work, witness: AuditLog
 ) -> None:
