@@ -26,7 +26,7 @@ from workflows.telling import publish
 
 RULE = "validation"
 """In the marker's place of a rule: no rule of the policy matched."""
-AGAIN_S = 5.0
+AGAIN_S = 10.0
 """Between two looks while the node cannot tell: so long may a pod wait for it unseen."""
 
 
