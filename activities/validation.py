@@ -49,6 +49,7 @@ from workflows.model.remediation.validation import (
     why_not,
 )
 
+TOO_MANY: Final = f"more than {MAX_PICKS} nodes at once; ask again when these are done"
 NOBODY: Final[JsonObject] = {}
 
 
@@ -124,6 +125,8 @@ class ValidationActivities:
         picked: list[Picked] = []
         for pool in seen.policy.pools:
             picked += _pick_in(pool, order, seen, left)
+        if order.is_by_hand:
+            left += [LeftAlone(p.node.name, TOO_MANY) for p in picked[MAX_PICKS:]]
         return Picks(seen.at, tuple(picked[:MAX_PICKS]), tuple(left[:MAX_LEFT]))
 
     def read_idleness(self, owner: Owner) -> Idleness:

@@ -45,7 +45,8 @@ async def diagnose(run: Runtime, episode: Episode, reading: Reading) -> Judgemen
         level=level,
         expected_gpus=len(baseline.gpus),
         limit_s=limit_s,
-        needs_drained=episode.order is None,
+        needs_drained=not is_validated(episode),
+        needs_idle=is_validated(episode),
         gives_way=episode.order is not None,
     )
     answer = await run.step(DIAGNOSE, asked)
@@ -61,13 +62,20 @@ async def diagnose(run: Runtime, episode: Episode, reading: Reading) -> Judgemen
 def level_of(episode: Episode) -> int:
     """The class's level; load is put only on a node that this episode has drained.
 
-    A validation has its own: its task is only begun on a node whose GPUs nobody uses.
+    A validation has its own, and what it did not pass is asked again at no less: then the task is
+    only begun on a node whose GPUs nobody uses.
     """
     if episode.order is not None:
         return episode.order.level
     treatment = episode.treatment
     is_idle = episode.drained and treatment.drain is not DrainWay.NONE
-    return treatment.diagnose_level if is_idle else min(treatment.diagnose_level, IDLE_LEVEL)
+    level = treatment.diagnose_level if is_idle else min(treatment.diagnose_level, IDLE_LEVEL)
+    return max(level, episode.doubted_level)
+
+
+def is_validated(episode: Episode) -> bool:
+    """True if the level comes from a validation: an idle node is enough, it need not be drained."""
+    return not episode.drained and (episode.order is not None or episode.doubted_level > 0)
 
 
 def judge_diagnosis(answer: TaskAnswer, boot_id: str) -> Judgement:
@@ -123,7 +131,8 @@ def first_sight(episode: Episode) -> datetime | None:
 
 def hardware_in(failures: tuple[Failure, ...]) -> list[Failure]:
     """Those whose class is hardware's, in words of this release; the gravest first."""
-    known = [f for f in failures if f.fault in set(Fault) - UNKNOWN_KIND - {Fault.OPERATOR}]
+    unnamed = UNKNOWN_KIND | {Fault.OPERATOR, Fault.DIAGNOSTIC_FAILED}
+    known = [f for f in failures if f.fault in set(Fault) - unnamed]
     return sorted(known, key=lambda f: -SEVERITY[Fault(f.fault)])
 
 

@@ -54,7 +54,8 @@ class Episode:
     issued, `pending` is a reboot that was issued and not yet proven (it is proven before any other
     is), `asked` the places asked of the guard. `validation` is the last answer of the gate,
     `failures` what the last diagnosis found. `order` = the node is only being validated.
-    `is_learned` = this run found out what the fault is; the marker says another.
+    `is_learned` = this run found out what the fault is; the marker says another. `doubted_level`
+    is the level of a validation that was not passed: the gate asks for no less.
     """
 
     opening: Opening
@@ -88,6 +89,7 @@ class Episode:
     failures: tuple[Failure, ...] = ()
     order: ValidationOrder | None = None
     is_learned: bool = False
+    doubted_level: int = 0
     questions: int = 0
     phases: list[tuple[str, datetime]] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)

@@ -59,7 +59,8 @@ this was there before: it has just become the leader, or etcd was restored."""
 def hear(run: Runtime, episode: Episode) -> None:
     """Takes what was reported; a worse fault than the episode's becomes the episode's."""
     for match in run.inbox.take_fresh():
-        if episode.match is None or is_worse(match.fault, episode.fault):
+        is_first = episode.match is None and not episode.is_learned
+        if is_first or is_worse(match.fault, episode.fault):
             episode.blame(match)
     if episode.match is not None:
         run.inbox.fault = episode.fault
@@ -287,6 +288,7 @@ async def judge(run: Runtime, episode: Episode, waited_s: float, *, is_first: bo
         kind=TaskKind.INVENTORY,
         step=f"gate-{len(episode.tried)}-{run.now():%H%M%S%f}",
         deadline_s=policy.timing.node_task_deadline_s,
+        needs_idle=episode.order is not None,
         gives_way=episode.order is not None,
     )
     answer = await run.step(INVENTORY, count)

@@ -26,7 +26,7 @@ from workflows.telling import publish
 
 RULE = "validation"
 """In the marker's place of a rule: no rule of the policy matched."""
-AGAIN_S = 5.0
+AGAIN_S = 10.0
 """Between two looks while the node cannot tell: so long may a pod wait for it unseen."""
 
 
@@ -127,7 +127,7 @@ async def prove_well(run: Runtime, episode: Episode) -> Judgement:
     """
     begun, looks = run.now(), 0
     limit = timedelta(seconds=episode.policy.gate.timeout_s)
-    episode.validation = None
+    episode.validation, episode.failures = None, ()
     while True:
         news = run.inbox.news
         work = (await run.step(READ_IDLENESS, episode.owner)).work
@@ -167,8 +167,10 @@ async def leave_to_a_person(run: Runtime, episode: Episode) -> Outcome:
 async def hand_over(run: Runtime, episode: Episode, judged: Judgement) -> None:
     """Not passed: from here on an ordinary episode, under the same mark and in the same run.
 
-    What DCGM found in the hardware is its fault; everything else, unknown answers too, is of the
-    unknown kind: it is kept out of service and asked again, then held.
+    A rule that matches, or the class that DCGM's words belong to, is its fault; else a diagnosis
+    that failed is a class of its own, asked again before anything is repaired. All else (a count
+    that is wrong, answers unknown) is of the unknown kind: asked again, the kernel log too, then
+    held. The gate asks at no lower level than this validation.
     """
     reading = await look(run, episode)
     matches = match_rules(reading.node, episode.policy, run.now())
@@ -176,8 +178,9 @@ async def hand_over(run: Runtime, episode: Episode, judged: Judgement) -> None:
     if matches:
         episode.blame(matches[0])
     else:
-        fault = Fault(hardware[0].fault) if hardware else Fault.DIAGNOSTIC_UNKNOWN
-        episode.learn(fault, RULE)
+        unknown = Fault.DIAGNOSTIC_FAILED if episode.failures else Fault.DIAGNOSTIC_UNKNOWN
+        episode.learn(Fault(hardware[0].fault) if hardware else unknown, RULE)
+    episode.doubted_level = episode.order.level if episode.order else 0
     why = f"validation {judged.verdict}: {'; '.join(judged.reasons[:4])}"
     become_episode(run, episode, why)
     await publish(run, episode, f"{episode.fault}: {why}", "take a slot")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from activities.kube.client import KubeClient
-from activities.kube.node_pods import Bell, list_pods_on
+from activities.kube.node_pods import Bell, follow_pods_on, list_pods_on, view_of
 from activities.kube.waiting_pods import follow_waiting_pods, waiting_among, waiting_pods
 from activities.permit import Authority
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
@@ -29,7 +29,7 @@ class Demand:
         self._authority = authority
         self._request = request
 
-    def answer(self) -> TaskAnswer | None:
+    def before_work(self) -> TaskAnswer | None:
         """What ends the task before it begins; None = nobody needs the node.
 
         Raises:
@@ -38,6 +38,9 @@ class Demand:
         """
         node = self._authority.look(self._request.owner.node)
         user = gpu_user_among(list_pods_on(self._kube, node.name))
+        if not self._request.gives_way:
+            text = f"pod {printable(user, 200)} uses the GPUs"
+            return TaskAnswer(Result.REFUSED, text) if user else None
         return _gave_way(user or claimant_of(node, waiting_pods(self._kube)))
 
     @contextmanager
@@ -52,8 +55,17 @@ class Demand:
             yield _nobody
             return
         node: NodeView = self._authority.look(self._request.owner.node)
-        with follow_waiting_pods(self._kube, bell) as pods:
-            yield lambda: _gave_way(claimant_of(node, waiting_among(pods.items())))
+        with (
+            follow_waiting_pods(self._kube, bell) as waiting,
+            follow_pods_on(self._kube, node.name, bell) as bound,
+        ):
+
+            def look() -> TaskAnswer | None:
+                # A cordon keeps out neither who tolerates it nor who names the node.
+                user = gpu_user_among(map(view_of, bound.items()))
+                return _gave_way(user or claimant_of(node, waiting_among(waiting.items())))
+
+            yield look
 
 
 def _nobody() -> TaskAnswer | None:

@@ -165,7 +165,7 @@ class _TaskRun:
     @property
     def _needs_idle(self) -> bool:
         is_load = self._request.kind is TaskKind.DIAGNOSE and self._request.level > IDLE_LEVEL
-        return self._is_reboot or is_load or self._request.gives_way
+        return self._is_reboot or is_load or self._request.needs_idle
 
     def answer(self) -> TaskAnswer:
         """Finds or creates the pod, waits for its end, removes it, answers."""
@@ -249,9 +249,9 @@ class _TaskRun:
         request = self._request
         if request.not_after is not None and datetime.now(UTC) >= request.not_after:
             return TaskAnswer(Result.REFUSED, f"too late: not after {request.not_after:%H:%M:%S}")
-        if request.gives_way and (answer := self._demand.answer()) is not None:
-            return answer
-        if request.needs_drained and not request.gives_way:
+        if request.needs_idle:
+            return self._demand.before_work()
+        if request.needs_drained:
             pods = list_pods_on(self._kube, request.owner.node.name)
             if not is_drained(pods):
                 done = (Judgement.EXEMPT, Judgement.GONE)

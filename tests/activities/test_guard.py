@@ -164,6 +164,11 @@ def test_a_survey_counts_what_is_noted(
     desk.do(NOTE_SLOT, SlotRequest(noted, epoch))
     desk.do(HAND_OVER, HandOverRequest(given, "operator", "why"))
     bare.add("bad", annotations={"fleetmend.io/episode": "{"})
+    idle = bare.add("idle")
+    asked = Marker(
+        idle.episode, idle.node.uid, LONG_AGO, "validation", "operator", Quarantine.VALIDATION
+    )
+    desk.do(QUARANTINE, QuarantineRequest(idle, asked))
     cluster.pause(pool)
     try:
         rebuilt = desk.do(SURVEY_MARKS, RebuildRequest(epoch))
@@ -174,6 +179,7 @@ def test_a_survey_counts_what_is_noted(
         (Budget.QUARANTINE, noted.node.uid, noted.episode),
         (Budget.DISRUPTION, noted.node.uid, noted.episode),
         (Budget.QUARANTINE, plain.node.uid, plain.episode),
+        (Budget.VALIDATION, idle.node.uid, idle.episode),
     }
     assert pool in rebuilt.paused
 

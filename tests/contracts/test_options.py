@@ -5,7 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from workflows.contracts import Contract, errors, fleet, guard, karpenter, kube, machines, node_tasks
+from workflows.contracts import (
+    Contract,
+    errors,
+    fleet,
+    guard,
+    karpenter,
+    kube,
+    machines,
+    node_tasks,
+)
 from workflows.contracts.options import NOTE_S, OPTIONS, options_of, read_policy_for_steps
 from workflows.model.policy import PolicyError, StepOptions
 from workflows.model.remediation.permit import Effect

@@ -29,6 +29,7 @@ NAMES = {
     "xid-94",
     "xid-13",
     "xid-31",
+    "gpu-weak",
     "nvlink-down",
     "dcgm-hang",
     "dcgm-crash",

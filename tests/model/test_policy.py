@@ -72,6 +72,24 @@ RULE = {"name": "r", "condition": "C", "status": "False", "fault": "thermal"}
             ["faults.gpu-lost.ladder.0: "],
             id="ladder-in-a-ladder",
         ),
+        pytest.param(
+            yaml.safe_dump({"pools": [{**POOL, "validation": {"period_s": 60, "level": 5}}]}),
+            [
+                "pools.0.validation.period_s: ",
+                "greater than or equal to 600 (found 60",
+                "pools.0.validation.level: ",
+                "less than or equal to 4 (found 5",
+            ],
+            id="validation-out-of-range",
+        ),
+        pytest.param(
+            yaml.safe_dump({"pools": [{**POOL, "validation": {"share": "x", "every": 1}}]}),
+            [
+                'pools.0.validation.share: a count of at least 1, or a share like "10%"',
+                "pools.0.validation.every: no such field",
+            ],
+            id="validation-of-other-words",
+        ),
         pytest.param("faults: {gpu-gone: {}}", ["faults.gpu-gone", "gpu-lost"], id="unknown-fault"),
         pytest.param(
             yaml.safe_dump({"rules": [{**RULE, "status": "Unknown", "immediate": True}]}),

@@ -1,7 +1,8 @@
-"""Histories of the guard and the sweep, which have no node of their own.
+"""Histories of the guard, the sweep and the dispatcher, which have no node of their own.
 
-Owns two short plays: a fresh guard that rebuilds, grants, is paused and continues as new; and a
-sweep that counts the baseline of two nodes, one of which gives no answer.
+Owns three short plays: a fresh guard that rebuilds, grants, is paused and continues as new; a
+sweep that counts the baseline of two nodes, one of which gives no answer; and a dispatch of
+validations that meets an open episode.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from temporalio.worker import Worker
 from tests.harness.temporal_server import IDENTITY, sandbox
 from tests.replay.stage import LOOK_AGAIN_S, PATIENCE_S
 from tests.workflows.world import GPUS, NODE, World
+from workflows.contracts.fleet import FleetOrder, LeftAlone, Picked, Picks
 from workflows.contracts.guard import (
     Asked,
     NotedPlace,
@@ -25,15 +27,18 @@ from workflows.contracts.guard import (
 )
 from workflows.contracts.kube import MachineMemory, Owner, Reading
 from workflows.contracts.machines import BaselineRequest, Recorded
-from workflows.contracts.messages import Ask, PauseRequest, Release
+from workflows.contracts.messages import Ask, Opening, PauseRequest, Release
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
 from workflows.fleet_guard import FleetGuard
-from workflows.model.identity import NodeRef
+from workflows.model.identity import NodeRef, workflow_id
 from workflows.model.node_task import Result
 from workflows.model.remediation.budget import Budget
+from workflows.remediate_node import RemediateNode
 from workflows.sweep import Sweep
+from workflows.validate_fleet import ValidateFleet
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+IDLE_NODES = (NodeRef("node-4", "uid-4"), NodeRef("node-5", "uid-5"))
 
 
 @activity.defn(name="claim_epoch")
@@ -116,6 +121,38 @@ async def record_guard(client: Client) -> WorkflowHistory:
                 number += 1
         await handle.terminate()
     return await client.get_workflow_handle("guard/test", run_id=first).fetch_history()
+
+
+@activity.defn(name="pick_idle")
+async def pick_idle(order: FleetOrder) -> Picks:
+    picked = tuple(Picked(node, "training", f"ep-{node.name}", 2) for node in IDLE_NODES)
+    return Picks(LONG_AGO, picked, (LeftAlone("node-9", "it is marked already"),))
+
+
+async def record_validation(client: Client) -> WorkflowHistory:
+    """One dispatch: a node is validated, another has an open episode already."""
+    busy = IDLE_NODES[0]
+    opening = Opening(busy, "test", "ep-0", "training", "watch")
+    await client.start_workflow(
+        RemediateNode.run, opening, id=workflow_id("test", busy), task_queue="nobody"
+    )
+    async with Worker(
+        client,
+        task_queue="validate",
+        workflows=[ValidateFleet],
+        activities=[pick_idle],
+        workflow_runner=sandbox(),
+        identity=IDENTITY,
+    ):
+        handle = await client.start_workflow(
+            ValidateFleet.run, FleetOrder("test"), id="validate/test", task_queue="validate"
+        )
+        done = await handle.result()
+        assert (done.started, [one.node for one in done.left]) == (
+            (IDLE_NODES[1].name,),
+            ["node-9", busy.name],
+        )
+        return await handle.fetch_history()
 
 
 async def record_sweep(client: Client) -> WorkflowHistory:

@@ -22,7 +22,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Worker
 
 from tests.harness.temporal_server import IDENTITY, dev_server, sandbox
-from tests.replay.entities import record_guard, record_sweep
+from tests.replay.entities import record_guard, record_sweep, record_validation
 from tests.replay.scenes import SCENES, Scene, lost_gpu
 from tests.replay.size import HistorySize, size_of
 from tests.replay.stage import LOOK_AGAIN_S, PATIENCE_S, Stage, activities_of
@@ -32,7 +32,7 @@ HISTORIES = Path(__file__).with_name("histories")
 AT_ONCE = 6
 ONE_ACTIVATION = Scene("completion-and-retire-in-one-activation", "retired", lost_gpu)
 STICKY = timedelta(seconds=1)
-NAMES = (*(scene.name for scene in SCENES), ONE_ACTIVATION.name, "guard", "sweep")
+NAMES = (*(scene.name for scene in SCENES), ONE_ACTIVATION.name, "guard", "sweep", "validate-fleet")
 
 
 async def record(names: Sequence[str]) -> dict[str, WorkflowHistory]:
@@ -45,6 +45,8 @@ async def record(names: Sequence[str]) -> dict[str, WorkflowHistory]:
             found["guard"] = await record_guard(client)
         if "sweep" in names:
             found["sweep"] = await record_sweep(client)
+        if "validate-fleet" in names:
+            found["validate-fleet"] = await record_validation(client)
         return found
 
 

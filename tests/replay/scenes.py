@@ -6,21 +6,29 @@ the name of its history. A new outcome or a mended interleaving brings its scene
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.replay.stage import Stage
 from tests.workflows.karpenter_world import KarpenterWorld
 from tests.workflows.world import GPUS, NODE, POLICY, World, diagnosed, report_of, xid
-from workflows.contracts.messages import Opening
+from workflows.contracts.messages import Opening, ValidationOrder
 from workflows.memory_runtime import START
-from workflows.model.node_task import Health
+from workflows.model.node_task import Failure, Health
 from workflows.model.policy import GatePolicy, Policy, Timing
 from workflows.model.remediation.marks import Marker, Quarantine
 
 WATCH = Opening(NODE, "test", "ep-1", "training", "watch")
 SWEEP = Opening(NODE, "test", "ep-9", "training", "sweep", recover=True)
 ALICE = Opening(NODE, "test", "ep-1", "training", "alice", operator_reason="replace a fan")
+IDLE = Opening(
+    NODE,
+    "test",
+    "ep-1",
+    "training",
+    "schedule",
+    validation=ValidationOrder(2, 60, datetime(2100, 1, 1, tzinfo=UTC)),
+)
 BOOT = timedelta(seconds=0.3)
 NEVER = timedelta(hours=1)
 Play = Callable[[Stage], Awaitable[None]]
@@ -83,6 +91,16 @@ def told_by_the_kernel() -> World:
 
 def without_a_diagnosis() -> World:
     return lost_gpu(diagnoses=[diagnosed(Health.UNKNOWN)])
+
+
+def idle(**changes: Any) -> World:
+    return World(**{"policy": impatient(), "boot_takes": BOOT, "pods": 0, **changes})
+
+
+def weak() -> World:
+    """A GPU that fails its diagnosis until the node has booted."""
+    bad = diagnosed(Health.FAULTY, Failure(what="memory", device="GPU 3", words="a comparison"))
+    return idle(diagnoses=[bad, bad, diagnosed(Health.HEALTHY)])
 
 
 async def nothing(stage: Stage) -> None:
@@ -301,5 +319,8 @@ SCENES = (
         closed_by_a_person,
     ),
     Scene("karpenter-was-first", "yielded", from_karpenter, karpenter_reboots),
+    Scene("validated", "returned", idle, opening=IDLE),
+    Scene("validation-gave-way", "returned", lambda: idle(work="jobs/early"), opening=IDLE),
+    Scene("validation-failed", "returned", weak, opening=IDLE),
     Scene("recovered-by-the-sweep", "returned", lambda: replace(lost_gpu(), bad={}), opening=SWEEP),
 )

@@ -17,7 +17,16 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from tests.workflows.world import NODE, World, report_of, word
-from workflows.contracts import Contract, errors, guard, karpenter, kube, machines, node_tasks
+from workflows.contracts import (
+    Contract,
+    errors,
+    fleet,
+    guard,
+    karpenter,
+    kube,
+    machines,
+    node_tasks,
+)
 from workflows.contracts.messages import Closing, Grant, NodeFacts, Opening
 from workflows.memory_runtime import START, MemoryRuntime, StillWaiting
 from workflows.model.identity import NodeRef, workflow_id
@@ -105,7 +114,7 @@ class Stage:
         """Starts the run as watch does (with its report), or as a person does (`told`)."""
         report = report_of(self.world, self.opening.episode, self.surroundings.now())
         signal = (told, word(f"{told}-0")) if told else ("report", report)
-        is_silent = self.opening.recover
+        is_silent = self.opening.recover or self.opening.validation is not None
         await self.client.start_workflow(
             RemediateNode.run,
             self.opening,
@@ -213,7 +222,7 @@ def failure(fact: Exception) -> ApplicationError:
 
 def contracts() -> tuple[Contract[Any, Any], ...]:
     """Every contract of an episode."""
-    modules = (kube, karpenter, machines, node_tasks, guard)
+    modules = (kube, karpenter, machines, node_tasks, guard, fleet)
     found = [v for module in modules for v in vars(module).values() if isinstance(v, Contract)]
     return tuple(c for c in found if c.name not in ("claim_epoch", "survey_marks"))
 

@@ -17,6 +17,7 @@ from workflows.contracts.messages import Closing, Opening
 from workflows.fleet_guard import FleetGuard
 from workflows.remediate_node import RemediateNode
 from workflows.sweep import Sweep
+from workflows.validate_fleet import ValidateFleet
 
 RECORDED = sorted(HISTORIES.glob("*.json"))
 MAX_EVENTS, MAX_ACTIONS = 160, 40
@@ -32,7 +33,7 @@ def history_of(path: Path, change: Any = None) -> WorkflowHistory:
 
 async def failure_of(history: WorkflowHistory, *flows: type) -> Exception | None:
     replayer = Replayer(
-        workflows=flows or (RemediateNode, FleetGuard, Sweep),
+        workflows=flows or (RemediateNode, FleetGuard, Sweep, ValidateFleet),
         data_converter=pydantic_data_converter,
         workflow_runner=sandbox(),
     )

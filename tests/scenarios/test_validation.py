@@ -108,8 +108,12 @@ def test_a_node_whose_diagnosis_fails_ends_in_an_episode_without_a_moment_in_ser
     trigger(fleet)
     fleet.episodes.until_open(ref)
     closing = fleet.episodes.closing(ref)
-    assert closing.fault != "operator", fleet.episodes.shown(ref)
-    assert len(witness.cordons(node)) == 1
+    said = fleet.episodes.shown(ref)
+    assert (closing.outcome, closing.fault) == ("returned", "diagnostic-failed"), said
+    assert len(witness.reboots(node)) == 1
+    assert len(witness.cordons(node)) == len(exits(witness, node)) == 1
+    assert len(witness.node_tasks(node, "diagnose")) == 3
+    assert last_validation(fleet, node)["result"] == "passed"
 
 
 def test_a_tick_touches_nothing_while_the_fleet_is_paused(
@@ -156,6 +160,20 @@ def test_a_pod_that_pends_has_the_node_within_15_s(
     assert (given_back - asked).total_seconds() < GIVEN_BACK_WITHIN_S
     assert last_validation(fleet, node) == {}
     assert witness.evictions() == []
+    nodes.clear(node, "dcgm-hang")
+
+
+def test_a_pod_that_the_cordon_does_not_keep_out_ends_the_diagnosis_too(
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, work: Work, witness: AuditLog
+) -> None:
+    nodes.inject(node, "dcgm-hang")
+    assert by_hand(fleet, node).code == 0
+    wait_until(lambda: witness.node_tasks(node, "diagnose"), 60, "the diagnosis runs")
+    work.pod(f"named-{node}", node)
+    closing = fleet.episodes.closing(ref)
+    assert closing.outcome == "returned", fleet.episodes.shown(ref)
+    assert f"gave way to pod {NAMESPACE}/named-{node}" in closing.detail
+    assert work.phase(f"named-{node}") == "Running"
     nodes.clear(node, "dcgm-hang")
 
 

@@ -134,6 +134,18 @@ async def test_a_pause_stops_disruption_and_not_quarantine(hall: Hall, scope: st
     await hall.granted(3)
 
 
+@pytest.mark.parametrize("scope", ["*", "training"], ids=["fleet", "pool"])
+async def test_a_pause_stops_validations_too(hall: Hall, scope: str) -> None:
+    await hall.start_guard("pause_changed", PauseRequest(scope, True, "alice", "maintenance"))
+    asked = await hall.ask(1, budget=Budget.VALIDATION)
+    await hall.until_state(lambda s: waiting(s, "validation/training") == [asked.node.uid])
+    marking = await hall.ask(2, budget=Budget.QUARANTINE)
+    await hall.granted(1)
+    assert hall.order == [marking.node.name]
+    await hall.guard.signal("pause_changed", PauseRequest(scope, False, "alice", "done"))
+    await hall.granted(2)
+
+
 async def test_only_the_owners_episode_releases_a_place(hall: Hall) -> None:
     owner = await hall.ask(1, cap=1)
     await hall.granted(1)

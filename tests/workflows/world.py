@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from workflows.contracts.fleet import Idleness
 from workflows.contracts.guard import Asked
 from workflows.contracts.kube import (
     Drained,
@@ -86,6 +87,13 @@ class World:
     """What the next diagnoses answer, in order (the last for ever); empty = healthy."""
     kernel_log_says: TaskAnswer | None = None
     """What the kernel log says of the hardware; None = it is clean."""
+    why_not: str = ""
+    work: str = ""
+    """Both as in `Idleness`."""
+    gives_way: TaskAnswer | None = None
+    """What a task that gives way is ended with."""
+    grants: bool = True
+    """The guard has places."""
     works_on: bool = False
     """The pods do not end by themselves: only an eviction ends them."""
     issued: list[str] = field(default_factory=list)
@@ -274,11 +282,18 @@ class World:
     def await_permit(self, request: Any, now: datetime) -> Permitted:
         return Permitted()
 
+    def read_idleness(self, request: Any, now: datetime) -> Idleness:
+        return Idleness(self.why_not, self.work)
+
     def inventory(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
+        if request.gives_way and self.gives_way is not None:
+            return self.gives_way
         return TaskAnswer(Result.DONE, "", f"boot-{self.boots}", self.gpus, "H100")
 
     def diagnose(self, request: NodeTaskRequest, now: datetime) -> TaskAnswer:
         boot_id = f"boot-{self.boots}"
+        if request.gives_way and self.gives_way is not None:
+            return self.gives_way
         if request.expected_boot_id != boot_id:
             return TaskAnswer(Result.REFUSED, "another boot", boot_id)
         if request.level > 1 and self.pods and request.needs_drained:
@@ -321,6 +336,8 @@ class World:
 
     def ask_guard(self, request: Ask, now: datetime) -> Asked:
         assert self.runtime is not None
+        if not self.grants:
+            return Asked("guard")
         grant = Grant(request.budget, "epoch", request.episode, now, request.number)
         self.runtime.inbox.take_grant(grant, now)
         return Asked("guard")

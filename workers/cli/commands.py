@@ -144,11 +144,11 @@ def validate(
     name: MaybeNode = None,
     pool: PoolOption = None,
     level: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--level", min=1, max=4, help="Of DCGM's diagnostic.", show_default="the pool's"
         ),
-    ] = 0,
+    ] = None,
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
@@ -158,7 +158,9 @@ def validate(
     if (name is None) == (pool is None):
         raise typer.BadParameter("name exactly one of NODE and --pool POOL")
     _run(
-        lambda: body(node=name or "", pool=pool or "", level=level, reason=reason, as_json=as_json),
+        lambda: body(
+            node=name or "", pool=pool or "", level=level or 0, reason=reason, as_json=as_json
+        ),
         as_json=as_json,
     )
 

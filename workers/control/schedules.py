@@ -76,11 +76,7 @@ async def _correct(client: Client, wanted: Wanted) -> Ensured:
     def corrected(found: ScheduleUpdateInput) -> ScheduleUpdate | None:
         nonlocal done
         now, want = found.description.schedule, wanted.schedule
-        if (now.spec.intervals, now.spec.jitter, now.policy) == (
-            want.spec.intervals,
-            want.spec.jitter,
-            want.policy,
-        ):
+        if _rhythm(now) == _rhythm(want):
             return None
         done = Ensured.CORRECTED
         # A person's pause of the schedule stays.
@@ -89,6 +85,12 @@ async def _correct(client: Client, wanted: Wanted) -> Ensured:
 
     await client.get_schedule_handle(wanted.identity).update(corrected)
     return done
+
+
+def _rhythm(schedule: Schedule) -> tuple[object, ...]:
+    """What our settings say of it; the server tells a jitter of 0 as none."""
+    spec = schedule.spec
+    return (spec.intervals, spec.jitter or timedelta(), schedule.policy)
 
 
 def _sweeps(settings: WorkerSettings) -> Wanted:

@@ -35,8 +35,8 @@ class NodeTaskRequest:
     diagnosis that loads the GPUs (level 2 and above), are only asked for while the node is drained,
     unless `needs_drained` is off (drain way `none`). `limit_s` is the part of the deadline that is
     the diagnostic's own; `level`, `expected_gpus` and `since` as in `TaskOrder`. A task that
-    `gives_way` is only begun while no pod uses the node's GPUs, and ended as soon as a pod that
-    cannot be scheduled could use the node.
+    `needs_idle` is only begun while no pod uses the node's GPUs; one that `gives_way` also ends as
+    soon as a pod that cannot be scheduled could use the node.
     """
 
     owner: Owner
@@ -51,6 +51,7 @@ class NodeTaskRequest:
     expected_gpus: int = 0
     limit_s: float = 0.0
     since: datetime | None = None
+    needs_idle: bool = False
     gives_way: bool = False
 
 

@@ -368,6 +368,7 @@ def _default_faults() -> dict[Fault, FaultPolicy]:
         Fault.NETWORK: FaultPolicy(drain=DrainWay.FINISH_WORK, diagnose_level=1),
         Fault.HOST_UNREACHABLE: wait_only,
         Fault.DIAGNOSTIC_UNKNOWN: wait_only,
+        Fault.DIAGNOSTIC_FAILED: FaultPolicy(),
         Fault.OPERATOR: FaultPolicy(ladder=(), diagnose_level=1),
     }
 

@@ -17,6 +17,7 @@ from workers.lab.devices.devices import Devices, NoSuchDevice
 from workers.lab.devices.driver_log import Xid, pci_words
 from workers.lab.devices.state import (
     Behaviour,
+    DiagResult,
     Ecc,
     NvLink,
     RecoveryAction,
@@ -193,6 +194,25 @@ class Xid31(_ApplicationXid):
         unit = "ENGINE GRAPHICS GPC1 GPCCLIENT_T1_0"
         at = f"Ch 00000008, intr 10000000. MMU Fault: {unit} faulted @ 0x7f2a_4c000000"
         return ((31, f"{at}. {fault}"),)
+
+
+class GpuWeak(OneGpu):
+    """A GPU fails a test of DCGM's diagnostic (level 2 and above), and shows nothing else."""
+
+    name: ClassVar[str] = "gpu-weak"
+
+    test: str = Field(default="memory", max_length=32, description="the test that it fails")
+
+    def _break(self, node: FaultyNode) -> None:
+        devices = node.devices
+        failed = DiagResult(test=self.test, gpu=self.gpu, text="a comparison error in memory")
+        devices.change_dcgm(results=(*self._others(devices), failed))
+
+    def _mend(self, devices: Devices) -> None:
+        devices.change_dcgm(results=self._others(devices))
+
+    def _others(self, devices: Devices) -> tuple[DiagResult, ...]:
+        return tuple(result for result in devices.state.dcgm.results if result.gpu != self.gpu)
 
 
 class NvlinkDown(OneGpu):

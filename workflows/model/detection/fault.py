@@ -21,6 +21,7 @@ class Fault(StrEnum):
     NETWORK = "network"
     HOST_UNREACHABLE = "host-unreachable"
     DIAGNOSTIC_UNKNOWN = "diagnostic-unknown"
+    DIAGNOSTIC_FAILED = "diagnostic-failed"
     OPERATOR = "operator"
 
 
@@ -29,6 +30,7 @@ SEVERITY: Mapping[Fault, int] = MappingProxyType(
         Fault.OPERATOR: 0,
         Fault.DIAGNOSTIC_UNKNOWN: 10,
         Fault.HOST_UNREACHABLE: 20,
+        Fault.DIAGNOSTIC_FAILED: 25,
         Fault.THERMAL: 30,
         Fault.GPU_MEMORY_CONTAINED: 35,
         Fault.NETWORK: 40,

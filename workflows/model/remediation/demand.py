@@ -59,7 +59,7 @@ def parse_waiting_pod(body: Any) -> WaitingPod | None:
             terms=_terms(spec),
         )
     except _UNREADABLE as error:
-        raise BadObject(f"a pending pod cannot be read: {error}") from error
+        raise BadObject(f"a pending pod cannot be read: {str(error)[:200]}") from error
 
 
 def _is_unschedulable(status: Mapping[str, Any]) -> bool:
