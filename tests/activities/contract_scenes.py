@@ -24,7 +24,7 @@ from activities.node_tasks.pod import task_name
 from tests.activities.desk import Desk
 from tests.harness.audit import WORKER, AuditLog, Wanted
 from tests.harness.cluster import Cluster
-from workflows.contracts import Contract, guard, kube, node_tasks
+from workflows.contracts import Contract, fleet, guard, karpenter, kube, node_tasks
 from workflows.contracts.guard import CLAIM_EPOCH, RebuildRequest
 from workflows.contracts.kube import (
     DRAIN,
@@ -386,9 +386,18 @@ CHANGES_NOTHING: Mapping[str, str] = MappingProxyType(
         kube.AWAIT_REBOOT.name: "reads the Node until it has booted",
         kube.AWAIT_PERMIT.name: "reads Node and arming until the step is permitted",
         guard.SURVEY_MARKS.name: "reads every Node",
+        fleet.PICK_IDLE.name: "reads Nodes, pods and records",
+        fleet.READ_IDLENESS.name: "reads the Node and its pods",
+        karpenter.RESOLVE_CLAIM.name: "reads Node and NodeClaims",
+        karpenter.READ_CLAIM_END.name: "reads what is left of Node and NodeClaim",
+        karpenter.AWAIT_CLAIM_GONE.name: "reads Node and NodeClaim until they are gone",
+        karpenter.LOOK_FOR_SUCCESSOR.name: "reads NodeClaims, their Nodes and waiting pods",
+        karpenter.FIND_SUCCESSOR.name: "the same, until there is one",
     }
 )
 """Contracts without a scene: twice or once is the same to the world."""
+OF_KARPENTER = (karpenter.DELETE_CLAIM.name, kube.ASSERT_VETOES.name)
+"""Their scenes need NodeClaims: `karpenter/test_faults.py`."""
 TELLS_TEMPORAL: Mapping[str, str] = MappingProxyType(
     {
         guard.ASK_GUARD.name: "test_an_ask_starts_the_guard_and_names_the_asker",

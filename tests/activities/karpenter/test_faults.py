@@ -1,4 +1,4 @@
-"""The steps of a replacement with a fault at each of their calls, by the matrix of all activities."""
+"""The steps of a replacement: run twice, and failed at each of their calls, as every activity is."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import pytest
 from activities.kube import paths
 from tests.activities import test_faults_at_each_call as matrix
 from tests.activities.conftest import BareNodes
+from tests.activities.contract_scenes import Scenario, Scene
 from tests.activities.desk import Desk
 from tests.activities.karpenter.conftest import AddNode
 from tests.activities.karpenter.kinds import HOLD, Claims
@@ -34,7 +35,7 @@ from workflows.model.remediation.replacement import ClaimRef, Standing
 
 
 @dataclass
-class ClaimScene(matrix.Scene):
+class ClaimScene(Scene):
     """A node with its NodeClaim."""
 
     claims: Claims
@@ -42,7 +43,7 @@ class ClaimScene(matrix.Scene):
     add_node: AddNode
 
 
-class Resolving(matrix.Scenario):
+class Resolving(Scenario):
     contract = RESOLVE_CLAIM
 
     def request(self, scene: Any) -> Any:
@@ -52,8 +53,9 @@ class Resolving(matrix.Scenario):
         assert (result.standing, result.claim) == (Standing.FOUND, scene.claim)
 
 
-class Deleting(matrix.Scenario):
+class Deleting(Scenario):
     contract = DELETE_CLAIM
+    effect = ("DELETE", "/nodeclaims/")
 
     def prepare(self, scene: Any) -> None:
         scene.with_slot()
@@ -69,7 +71,7 @@ class Deleting(matrix.Scenario):
         assert len(events) == 1
 
 
-class ReadingTheEnd(matrix.Scenario):
+class ReadingTheEnd(Scenario):
     contract = READ_CLAIM_END
 
     def request(self, scene: Any) -> Any:
@@ -80,7 +82,7 @@ class ReadingTheEnd(matrix.Scenario):
         assert [b.name for b in result.blockers] == [HOLD]
 
 
-class AwaitingTheEnd(matrix.Scenario):
+class AwaitingTheEnd(Scenario):
     contract = AWAIT_CLAIM_GONE
 
     def prepare(self, scene: Any) -> None:
@@ -95,7 +97,7 @@ class AwaitingTheEnd(matrix.Scenario):
         assert result.gone
 
 
-class Looking(matrix.Scenario):
+class Looking(Scenario):
     contract = LOOK_FOR_SUCCESSOR
 
     def prepare(self, scene: Any) -> None:
@@ -114,7 +116,7 @@ class Finding(Looking):
     contract = FIND_SUCCESSOR
 
 
-class AssertingVetoes(matrix.Scenario):
+class AssertingVetoes(Scenario):
     contract = ASSERT_VETOES
 
     def prepare(self, scene: Any) -> None:
@@ -139,6 +141,7 @@ SCENARIOS = (
     Finding(),
     AssertingVetoes(),
 )
+CHANGING = (Deleting(), AssertingVetoes())
 
 
 @pytest.fixture
@@ -171,16 +174,34 @@ def _labelled(claims: Claims) -> dict[str, Any]:
     return {"labels": {"karpenter.sh/nodepool": claims.pool}}
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: type(s).__name__)
+def test_a_step_of_a_replacement_is_run_twice(
+    scenario: Scenario, stage: Callable[[int], Scene]
+) -> None:
+    matrix.run_twice(scenario, stage(1))
+
+
+@pytest.mark.parametrize("moment", matrix.Moment)
+@pytest.mark.parametrize("scenario", CHANGING, ids=lambda s: type(s).__name__)
+def test_a_step_of_a_replacement_fails_here(
+    scenario: Scenario,
+    moment: matrix.Moment,
+    stage: Callable[[int], Scene],
+    worker_proxy: FaultProxy,
+) -> None:
+    matrix.fails_here(scenario, stage(1), moment, worker_proxy)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", matrix.FAULTS.values(), ids=matrix.FAULTS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: type(s).__name__)
 def test_a_fault_at_any_call_of_a_replacement_changes_nothing_in_the_end(
-    scenario: matrix.Scenario,
+    scenario: Scenario,
     fault: Fault,
-    stage: Callable[[int], matrix.Scene],
+    stage: Callable[[int], Scene],
     worker_proxy: FaultProxy,
 ) -> None:
-    assert matrix._run_through(scenario, fault, stage, worker_proxy) >= 2
+    assert matrix.run_through(scenario, fault, stage, worker_proxy) >= 2
 
 
 @pytest.mark.long
@@ -188,9 +209,9 @@ def test_a_fault_at_any_call_of_a_replacement_changes_nothing_in_the_end(
 @pytest.mark.parametrize("fault", matrix.MORE_FAULTS.values(), ids=matrix.MORE_FAULTS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: type(s).__name__)
 def test_another_fault_at_any_call_of_a_replacement_changes_nothing_in_the_end(
-    scenario: matrix.Scenario,
+    scenario: Scenario,
     fault: Fault,
-    stage: Callable[[int], matrix.Scene],
+    stage: Callable[[int], Scene],
     worker_proxy: FaultProxy,
 ) -> None:
-    assert matrix._run_through(scenario, fault, stage, worker_proxy) >= 2
+    assert matrix.run_through(scenario, fault, stage, worker_proxy) >= 2
