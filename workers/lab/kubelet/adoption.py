@@ -50,6 +50,9 @@ class Adopters(Protocol):
     async def adopt(self, spec: NodeSpec) -> None:
         """Play this node from now on."""
 
+    async def expect_back(self, name: str) -> None:
+        """Karpenter is taking the node away."""
+
     async def abandon(self, name: str) -> None:
         """Its Node is gone: the machine is switched off for good."""
 
@@ -79,16 +82,20 @@ class Adoption:
         deletes only the Nodes of registered claims, before the claim goes.
         """
         async for seen in self._admin.reflect(NODE_CLAIMS, {}):
-            if seen.change not in (Change.DELETED, Change.GONE):
-                continue
             provider_id = str(seen.item.get("status", {}).get("providerID", ""))
             name = provider_id.removeprefix(KARPENTER_PROVIDER)
             if name not in self._uids:
                 continue
-            try:
-                await delete_node(self._admin, name)
-            except ApiError as error:
-                _log.warning("node of a gone claim not deleted", node=name, error=str(error))
+            if seen.change in (Change.DELETED, Change.GONE):
+                await self._end(name)
+            elif seen.item["metadata"].get("deletionTimestamp"):
+                await self._fleet.expect_back(name)
+
+    async def _end(self, name: str) -> None:
+        try:
+            await delete_node(self._admin, name)
+        except ApiError as error:
+            _log.warning("node of a gone claim not deleted", node=name, error=str(error))
 
     async def _follow_nodes(self) -> None:
         query = {"labelSelector": NODE_POOL_LABEL}
