@@ -31,7 +31,7 @@ from workflows.contracts.messages import Command
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.marks import VETOES
 
-POOLS = tuple(f"kp-{letter}" for letter in "abcdefgh")
+POOLS = tuple(f"kp-{letter}" for letter in "abcdefghijkl")
 
 
 @pytest.fixture(scope="module")
@@ -365,3 +365,37 @@ def test_our_vetoes_keep_karpenters_repair_away_while_we_act(
     fleet.episodes.tell(ref, Command.RETIRE)
     assert fleet.episodes.closing(ref, 120).outcome == "replaced"
     assert len(deletions(seen)) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_an_emptied_node_stays_under_our_veto_and_goes_without_it(
+    fleet: Fleet,
+    karpenter: KarpenterHands,
+    training: Training,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+    seen: AuditLog,
+) -> None:
+    karpenter.pool(PoolShape(pool, consolidate_after="0s"))
+    training.start(1)
+    (node,) = training.places()
+    settle(machines, own_cluster, node)
+    ref, claim = fleet.ref(node), karpenter.claim_of(node)
+    assert claim is not None
+    machines.inject(node, "unknown")
+    fleet.episodes.until_phase(ref, "quarantined")
+    training.scale(0)
+    wait_until(
+        lambda: karpenter.condition(claim, "Consolidatable") == "True",
+        WORK_LIMIT_S,
+        "Karpenter would take the empty node away",
+    )
+    fleet.episodes.until_held(ref, 120)
+    assert own_cluster.node(node).uid == ref.uid
+    lost: JsonObject = {"metadata": {"annotations": dict.fromkeys(VETOES)}}
+    own_cluster.patch_node(node, lost)
+    karpenter.until_gone(node)
+    assert fleet.episodes.closing(ref, 60).outcome in ("vanished", "yielded")
+    assert deletions(seen) == []
