@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import structlog
 from pydantic import ValidationError
 
+from workers.lab.faults.ailment import seconds
 from workers.lab.kubelet.api import (
     MERGE,
     ApiClient,
@@ -24,6 +25,7 @@ from workers.lab.kubelet.api import (
     Seen,
     delete_node,
 )
+from workers.lab.kubelet.container import now
 from workers.lab.kubelet.spec import (
     AGENT_LABEL,
     GPU_RESOURCE,
@@ -129,11 +131,30 @@ class Adoption:
             return
         self._uids[name] = uid
         try:
+            await self._say_not_ready(name)
             await self._label(node, spec)
         except ApiError as error:
-            _log.warning("adopted node not labelled", node=name, error=str(error))
+            _log.warning("adopted node not prepared", node=name, error=str(error))
         await self._fleet.adopt(spec)
         _log.info("adopted", node=name, kind=spec.kind.value, pool=spec.pool)
+
+    async def _say_not_ready(self, name: str) -> None:
+        """At once: the provider promises GPUs on a Node without conditions, and pods would come.
+
+        In life the kubelet makes the Node, and its GPUs are there when their plugin is.
+        """
+        at = seconds(now())
+        ready = {
+            "type": "Ready",
+            "status": "False",
+            "reason": "KubeletNotReady",
+            "message": "the machine boots",
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": at,
+        }
+        none = {GPU_RESOURCE: "0"}
+        status: JsonObject = {"conditions": [ready], "capacity": none, "allocatable": none}
+        await self._admin.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     async def _label(self, node: JsonObject, spec: NodeSpec) -> None:
         """The labels by which agents and the herd find a node, if the NodePool gave none."""
