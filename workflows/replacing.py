@@ -47,6 +47,9 @@ one for ever: a machine may not come for weeks, and each look is history."""
 SETTLE = timedelta(seconds=90)
 """In an elastic pool: how long after the machine's end nobody may be waiting for a node before it
 counts as not needed. Owners of evicted pods make new ones within seconds."""
+ELASTIC_PATIENCE = timedelta(minutes=15)
+"""In an elastic pool: how long pods may wait (perhaps for another pool) and no claim be made.
+Karpenter makes one within seconds of a pod that it can help."""
 MAX_NEWCOMERS = 8
 """Successors that may vanish while they are examined, before people are asked."""
 
@@ -87,7 +90,9 @@ async def replace_machine(run: Runtime, episode: Episode) -> Judgement | Outcome
     ending = refusal_by_capacity(pool, run.now())
     if ending and not episode.retiring:
         return Judgement(Verdict.UNKNOWN, (f"not replaced, nothing would come: {ending}",))
-    await run.step(DELETE_CLAIM, DeleteClaimRequest(episode.owner, found.claim))
+    done = await run.step(DELETE_CLAIM, DeleteClaimRequest(episode.owner, found.claim))
+    if done.yielded_to:
+        raise OtherHealer(done.yielded_to)
     refilled = must_be_refilled(pool, is_static=found.is_static)
     episode.leaving = Leaving(found.claim, found.node_pool, horizon, refilled, run.now())
     episode.tried.append(Rung.REPLACE)
@@ -185,9 +190,12 @@ async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> S
         found = await run.step(LOOK_FOR_SUCCESSOR, request)
         if found.successor is not None:
             return found.successor
-        is_needed = leaving.must_be_refilled or found.is_awaited
-        if not is_needed and run.now() - begun >= SETTLE:
-            episode.end(Outcome.REPLACED, "the machine is gone; no pod needed another")
+        waited = run.now() - begun
+        is_wanted = bool(found.waiting) and waited < ELASTIC_PATIENCE
+        is_needed = leaving.must_be_refilled or found.is_coming or is_wanted
+        if not is_needed and waited >= SETTLE:
+            words = "Karpenter made no other" if found.waiting else "no pod needed another"
+            episode.end(Outcome.REPLACED, f"the machine is gone; {words}")
             return None
         if found.reason != told:
             told = found.reason
@@ -197,7 +205,10 @@ async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> S
             await publish_record(run, episode, record, "await a successor", "retire = close")
         pace = timedelta(seconds=LOOK_AGAIN[min(looks, len(LOOK_AGAIN) - 1)])
         answer = await run.wait_for_answer(
-            FIND_SUCCESSOR, request, has_answer, pace if is_needed else min(pace, SETTLE)
+            FIND_SUCCESSOR,
+            request,
+            has_answer,
+            pace if leaving.must_be_refilled else min(pace, SETTLE),
         )
         if answer is not None and answer.successor is not None:
             return answer.successor

@@ -20,10 +20,11 @@ from activities.kube.errors import Conflict, NotFound
 from activities.permit import Authority
 from workflows.contracts.karpenter import ClaimDeleted, DeleteClaimRequest, Resolved
 from workflows.contracts.kube import Owner
-from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL
+from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL, other_healer
 from workflows.model.remediation.permit import Effect
 from workflows.model.remediation.replacement import (
     Standing,
+    acts_on,
     horizon_of,
     mismatch,
     resolve,
@@ -72,7 +73,8 @@ class ClaimActivities:
 
         Each round reads the claim, and then, unless it is leaving already, the Node under the
         fence, and sends one delete bound to the UID. Idempotent: a second run finds the deletion
-        timestamp, or nothing; another claim of that name is not touched.
+        timestamp, or nothing; another claim of that name is not touched, nor one that Karpenter
+        reboots or ends.
 
         Raises:
             ApplicationError: bad-request: claim and Node do not belong together (any more);
@@ -88,6 +90,9 @@ class ClaimActivities:
             node = read_owned_node(self._kube, request.owner.node)
             if node is None:
                 raise errors.node_gone(f"Node {request.owner.node.name} does not exist any more")
+            healer = other_healer(node.view) or acts_on(claim)
+            if healer:
+                return ClaimDeleted(f"NodeClaim {ref.name} was left", yielded_to=healer)
             problem = mismatch(node.view, claim, node.owner_uid)
             if problem:
                 raise errors.bad_request(f"{problem}; nothing was deleted")

@@ -72,7 +72,7 @@ class SuccessionActivities:
         if full:
             parts.append(f"it is at its limits ({full})")
         parts.append(f"{waiting} pods that request GPUs wait for a node")
-        return Succession(None, "; ".join(parts), is_awaited=waiting > 0)
+        return Succession(None, "; ".join(parts), is_coming=False, waiting=waiting)
 
     def _pods_in_wait(self) -> int:
         waiting = 0

@@ -6,36 +6,32 @@ sets. Each test has a NodePool, which is fleetmend's pool as well. Times of step
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from activities.kube import paths
-from activities.kube.client import JsonObject, PatchKind, Selector
-from activities.kube.errors import NotFound
+from activities.kube.client import JsonObject, PatchKind
 from tests.harness.audit import WORKER, AuditLog, Wanted, audit
 from tests.harness.cluster import Cluster, cluster_of
 from tests.harness.fleet import Fleet, fleet_on
 from tests.harness.karpenter import NAMESPACE, KarpenterHands, karpenter_hands
 from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool
+from tests.harness.training import WORK_LIMIT_S, Training, set_condition
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.settings import AuditMode, LabSettings
-from workers.lab.karpenter.instance_types import GPUS
-from workers.lab.karpenter.node_pools import NODE_POOL_LABEL, PoolShape
+from workers.lab.karpenter.node_pools import PoolShape
 from workers.lab.kubelet.client import FleetClient
-from workers.lab.kubelet.spec import GPU_RESOURCE, Machine
+from workers.lab.kubelet.spec import Machine
 from workflows.contracts.messages import Command
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.marks import VETOES
 
-POOLS = tuple(f"kp-{letter}" for letter in "abcdefgh")
-WORK_LIMIT_S = 90.0
-REPLICA_SETS = paths.collection_path("apps/v1", "replicasets", namespace=NAMESPACE)
+POOLS = tuple(f"kp-{letter}" for letter in "abcdefghijkl")
 
 
 @pytest.fixture(scope="module")
@@ -93,71 +89,6 @@ def machines(own_lab: LabAddress, own_cluster: Cluster) -> Iterator[TestNodes]:
 @pytest.fixture
 def seen(own_lab: LabAddress) -> AuditLog:
     return audit(own_lab)
-
-
-@dataclass
-class Training:
-    """A ReplicaSet of pods, each of which takes a whole node of the pool."""
-
-    cluster: Cluster
-    pool: str
-
-    def start(self, count: int) -> None:
-        container = {
-            "name": "train",
-            "image": "train:lab",
-            "resources": {"limits": {GPU_RESOURCE: str(GPUS)}},
-        }
-        labels = {"training": self.pool}
-        body: JsonObject = {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "metadata": {"name": self.pool},
-            "spec": {
-                "replicas": count,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "nodeSelector": {NODE_POOL_LABEL: self.pool},
-                        "terminationGracePeriodSeconds": 1,
-                        "automountServiceAccountToken": False,
-                        "containers": [container],
-                    },
-                },
-            },
-        }
-        self.cluster.kube.create(REPLICA_SETS, body)
-        self.until_running(count)
-
-    def scale(self, count: int) -> None:
-        path = paths.object_path(REPLICA_SETS, self.pool)
-        self.cluster.kube.patch(path, {"spec": {"replicas": count}}, kind=PatchKind.MERGE)
-
-    def places(self) -> list[str]:
-        """Names of the nodes on which a pod runs."""
-        selector = Selector(label=f"training={self.pool}")
-        pods = self.cluster.kube.list(paths.pods(NAMESPACE), selector=selector).items
-        return sorted(
-            str(pod["spec"]["nodeName"])
-            for pod in pods
-            if pod.get("status", {}).get("phase") == "Running"
-            and not pod["metadata"].get("deletionTimestamp")
-        )
-
-    def until_running(self, count: int) -> list[str]:
-        wait_until(
-            lambda: len(self.places()) == count, WORK_LIMIT_S, f"{count} pods of {self.pool} run"
-        )
-        return self.places()
-
-    def end(self) -> None:
-        try:
-            self.scale(0)
-            wait_until(lambda: not self.places(), WORK_LIMIT_S, "no pod of it runs any more")
-            self.cluster.kube.delete(paths.object_path(REPLICA_SETS, self.pool), uid=None)
-        except NotFound:
-            return
 
 
 @pytest.fixture
@@ -436,16 +367,35 @@ def test_our_vetoes_keep_karpenters_repair_away_while_we_act(
     assert len(deletions(seen)) == 1
 
 
-def set_condition(cluster: Cluster, node: str, kind: str, status: str) -> None:
-    """A condition as a detector of somebody else sets it."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    condition = {
-        "type": kind,
-        "status": status,
-        "reason": "Test",
-        "message": "set by a test",
-        "lastTransitionTime": now,
-        "lastHeartbeatTime": now,
-    }
-    body: JsonObject = {"status": {"conditions": [condition]}}
-    cluster.kube.patch(paths.node_status(node), body, kind=PatchKind.STRATEGIC)
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_an_emptied_node_stays_under_our_veto_and_goes_without_it(
+    fleet: Fleet,
+    karpenter: KarpenterHands,
+    training: Training,
+    pool: str,
+    machines: TestNodes,
+    own_cluster: Cluster,
+    seen: AuditLog,
+) -> None:
+    karpenter.pool(PoolShape(pool, consolidate_after="0s"))
+    training.start(1)
+    (node,) = training.places()
+    settle(machines, own_cluster, node)
+    ref, claim = fleet.ref(node), karpenter.claim_of(node)
+    assert claim is not None
+    machines.inject(node, "unknown")
+    fleet.episodes.until_phase(ref, "quarantined")
+    training.scale(0)
+    wait_until(
+        lambda: karpenter.condition(claim, "Consolidatable") == "True",
+        WORK_LIMIT_S,
+        "Karpenter would take the empty node away",
+    )
+    fleet.episodes.until_held(ref, 120)
+    assert own_cluster.node(node).uid == ref.uid
+    lost: JsonObject = {"metadata": {"annotations": dict.fromkeys(VETOES)}}
+    own_cluster.patch_node(node, lost)
+    karpenter.until_gone(node)
+    assert fleet.episodes.closing(ref, 60).outcome in ("vanished", "yielded")
+    assert deletions(seen) == []

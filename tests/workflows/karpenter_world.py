@@ -17,12 +17,13 @@ from workflows.memory_runtime import START, StillWaiting
 from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
 from workflows.model.node_task import Health, Result
-from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL, VETOES
+from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL, VETOES, other_healer
 from workflows.model.remediation.permit import Effect
 from workflows.model.remediation.removal import Blocker
 from workflows.model.remediation.replacement import (
     ClaimView,
     Successor,
+    acts_on,
     choose_successor,
     horizon_of,
     mismatch,
@@ -133,6 +134,9 @@ class KarpenterWorld(World):
             return ClaimDeleted("is being deleted")
         if self.gone:
             raise NodeGone("gone")
+        healer = other_healer(self.view(now)) or acts_on(self.claim)
+        if healer:
+            return ClaimDeleted("was left", yielded_to=healer)
         problem = mismatch(self.view(now), self.claim, self.owner_uid)
         if problem:
             raise StepFailed(problem)
@@ -161,7 +165,7 @@ class KarpenterWorld(World):
         claims = [NEW_CLAIM] if has_come else []
         found = choose_successor(claims, request.horizon)
         if found is None:
-            return Succession(None, "no NodeClaim since", is_awaited=self.waiting)
+            return Succession(None, "no NodeClaim since", is_coming=False, waiting=3 * self.waiting)
         return Succession(Successor(found.ref, NEWCOMER, found.gpus))
 
     def find_successor(self, request: Any, now: datetime) -> Succession:

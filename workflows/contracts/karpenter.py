@@ -42,9 +42,13 @@ class DeleteClaimRequest:
 
 @dataclass(frozen=True)
 class ClaimDeleted:
-    """The claim is being deleted, or gone; `detail` says which."""
+    """The claim is being deleted, or gone; `detail` says which.
+
+    `yielded_to` = somebody else acts on it (but a deletion), and nothing was deleted.
+    """
 
     detail: str
+    yielded_to: str = ""
 
 
 DELETE_CLAIM = Contract(
@@ -90,12 +94,14 @@ class SuccessorRequest:
 class Succession:
     """The successor, once it is a Node and Ready; `reason` says why there is none yet.
 
-    `is_awaited` = one is on its way, or pods that request GPUs wait for a node.
+    `is_coming` = a claim has been made; `waiting` = how many pods that request GPUs wait for a node
+    (of whatever pool: the server cannot say which).
     """
 
     successor: Successor | None
     reason: str = ""
-    is_awaited: bool = True
+    is_coming: bool = True
+    waiting: int = 0
 
 
 LOOK_FOR_SUCCESSOR = Contract(

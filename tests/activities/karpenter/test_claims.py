@@ -141,12 +141,18 @@ def test_karpenter_that_has_begun_is_seen(
     claims: Claims,
     karpenter_node: AddNode,
     cluster: Cluster,
+    epoch: str,
+    witness: AuditLog,
     act: Callable[[Cluster, Claims, Owner], None],
 ) -> None:
     owner = karpenter_node()
-    claims.add_for(owner)
+    ref = claims.add_for(owner)
+    take(desk, owner, epoch)
     act(cluster, claims, owner)
     assert desk.do(RESOLVE_CLAIM, owner).standing is Standing.ACTING
+    done = desk.do(DELETE_CLAIM, DeleteClaimRequest(owner, ref))
+    assert done.yielded_to or "is being deleted" in done.detail
+    assert deletions(witness) == []
 
 
 # ---------------------------------------------------------------- delete

@@ -78,7 +78,7 @@ def test_limits_and_waiting_pods_are_told(
     pod = _waiting(unique("pod"))
     cluster.kube.create(paths.pods("default"), pod)
     found = desk.do(LOOK_FOR_SUCCESSOR, request)
-    assert found.is_awaited
+    assert (found.is_coming, found.waiting >= 1) == (False, True)
     cluster.kube.delete(paths.pod("default", pod["metadata"]["name"]), uid=None, grace_s=0)
 
 

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import structlog
 from pydantic import ValidationError
 
+from workers.lab.faults.ailment import seconds
 from workers.lab.kubelet.api import (
     MERGE,
     ApiClient,
@@ -24,6 +25,7 @@ from workers.lab.kubelet.api import (
     Seen,
     delete_node,
 )
+from workers.lab.kubelet.container import now
 from workers.lab.kubelet.spec import (
     AGENT_LABEL,
     GPU_RESOURCE,
@@ -49,6 +51,9 @@ class Adopters(Protocol):
 
     async def adopt(self, spec: NodeSpec) -> None:
         """Play this node from now on."""
+
+    async def expect_back(self, name: str) -> None:
+        """Karpenter is taking the node away."""
 
     async def abandon(self, name: str) -> None:
         """Its Node is gone: the machine is switched off for good."""
@@ -79,16 +84,20 @@ class Adoption:
         deletes only the Nodes of registered claims, before the claim goes.
         """
         async for seen in self._admin.reflect(NODE_CLAIMS, {}):
-            if seen.change not in (Change.DELETED, Change.GONE):
-                continue
             provider_id = str(seen.item.get("status", {}).get("providerID", ""))
             name = provider_id.removeprefix(KARPENTER_PROVIDER)
             if name not in self._uids:
                 continue
-            try:
-                await delete_node(self._admin, name)
-            except ApiError as error:
-                _log.warning("node of a gone claim not deleted", node=name, error=str(error))
+            if seen.change in (Change.DELETED, Change.GONE):
+                await self._end(name)
+            elif seen.item["metadata"].get("deletionTimestamp"):
+                await self._fleet.expect_back(name)
+
+    async def _end(self, name: str) -> None:
+        try:
+            await delete_node(self._admin, name)
+        except ApiError as error:
+            _log.warning("node of a gone claim not deleted", node=name, error=str(error))
 
     async def _follow_nodes(self) -> None:
         query = {"labelSelector": NODE_POOL_LABEL}
@@ -122,11 +131,30 @@ class Adoption:
             return
         self._uids[name] = uid
         try:
+            await self._say_not_ready(name)
             await self._label(node, spec)
         except ApiError as error:
-            _log.warning("adopted node not labelled", node=name, error=str(error))
+            _log.warning("adopted node not prepared", node=name, error=str(error))
         await self._fleet.adopt(spec)
         _log.info("adopted", node=name, kind=spec.kind.value, pool=spec.pool)
+
+    async def _say_not_ready(self, name: str) -> None:
+        """At once: the provider promises GPUs on a Node without conditions, and pods would come.
+
+        In life the kubelet makes the Node, and its GPUs are there when their plugin is.
+        """
+        at = seconds(now())
+        ready = {
+            "type": "Ready",
+            "status": "False",
+            "reason": "KubeletNotReady",
+            "message": "the machine boots",
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": at,
+        }
+        none = {GPU_RESOURCE: "0"}
+        status: JsonObject = {"conditions": [ready], "capacity": none, "allocatable": none}
+        await self._admin.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     async def _label(self, node: JsonObject, spec: NodeSpec) -> None:
         """The labels by which agents and the herd find a node, if the NodePool gave none."""

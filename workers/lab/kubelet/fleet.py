@@ -67,6 +67,9 @@ class Fleet:
         """Machines of nodes that Karpenter took away, by pool, the oldest first."""
         self._starts: dict[str, asyncio.Task[None]] = {}
         """Of adopted nodes, by name."""
+        self._leaving: set[str] = set()
+        """Adopted nodes that Karpenter is taking away."""
+        self._came_back = asyncio.Event()
 
     @classmethod
     async def open(cls, address: LabAddress, *, adopts: bool = False) -> Fleet:
@@ -214,26 +217,34 @@ class Fleet:
     # What the adoption asks.
 
     async def adopt(self, spec: NodeSpec) -> None:
-        """Play a node that Karpenter has made."""
+        """Play a node that Karpenter has made, as soon as there is a machine for it."""
+        # Not awaited: others wait behind it.
+        self._starts[spec.name] = self._spawn(self._bring_up(spec))
+
+    async def _bring_up(self, spec: NodeSpec) -> None:
         identity = self._known.pop(spec.provider_id or "", None)
-        node = self._make(spec, identity or self._machine_for(spec))
+        node = self._make(spec, identity or await self._machine_for(spec))
         self._nodes[node.name] = node
         self._save()
-        # Not awaited: a light node takes its Node over in `start`, and others wait behind it.
-        self._starts[node.name] = self._spawn(node.start())
+        await node.start()
+
+    async def expect_back(self, name: str) -> None:
+        """Karpenter is taking a node away; its machine will be given back."""
+        self._leaving.add(name)
 
     async def abandon(self, name: str) -> None:
         """The Node of an adopted machine is gone."""
-        node = self._nodes.pop(name, None)
-        self._herd.nodes.pop(name, None)
-        if node is None:
-            return
-        self._save()
         start = self._starts.pop(name)
         start.cancel()
         await asyncio.wait([start])
-        await node.remove()
-        self._given_back.setdefault(node.spec.pool, []).append(node.identity)
+        node = self._nodes.pop(name, None)
+        self._herd.nodes.pop(name, None)
+        if node is not None:
+            self._save()
+            await node.remove()
+            self._given_back.setdefault(node.spec.pool, []).append(node.identity)
+        self._leaving.discard(name)
+        self._came_back.set()
 
     async def announce_boot(self, name: str, boot_id: str) -> None:
         """Karpenter's provider has rebooted an adopted machine."""
@@ -241,14 +252,24 @@ class Fleet:
         if node is not None:
             await node.provider_reboot(boot_id)
 
-    def _machine_for(self, spec: NodeSpec) -> MachineIdentity:
+    async def _machine_for(self, spec: NodeSpec) -> MachineIdentity:
         fresh = make_identity(spec)
-        given_back = self._given_back.get(spec.pool)
-        if spec.machine is Machine.NEW or not given_back:
+        if spec.machine is Machine.NEW:
+            return fresh
+        given_back = self._given_back.setdefault(spec.pool, [])
+        # Karpenter buys the successor while the old node is still drained.
+        while not given_back and self._is_leaving(spec.pool):
+            self._came_back.clear()
+            await self._came_back.wait()
+        if not given_back:
             return fresh
         # The same board and cards; what the cloud and the installation give is new.
         old = given_back.pop(0)
         return replace(fresh, system_uuid=old.system_uuid, gpus=old.gpus)
+
+    def _is_leaving(self, pool: str) -> bool:
+        nodes = (self._nodes.get(name) for name in self._leaving)
+        return any(node is not None and node.spec.pool == pool for node in nodes)
 
     async def _adopt_after(self, resumed: asyncio.Task[None]) -> None:
         await asyncio.wait([resumed])
