@@ -98,6 +98,30 @@ def test_r18_a_chronic_fault_is_rebooted_once_and_then_held(
         assert fleet.episodes.closing(ref).outcome == "retired"
 
 
+def test_r20_a_node_whose_hostname_is_not_its_name_is_uncordoned_after_its_reboot(
+    fleet: Fleet,
+    nodes: TestNodes,
+    pool: str,
+    work: Work,
+    witness: AuditLog,
+    unique: Callable[[str], str],
+) -> None:
+    """The label even names another node: that one, and its work, must not be meant."""
+    other = nodes.add("b", pool)
+    node = nodes.add("a", pool, labels={"kubernetes.io/hostname": other})
+    nodes.until_baselines()
+    ref = fleet.ref(node)
+    bystander, own = work.pod(unique("other"), other), work.pod(unique("own"), node)
+    nodes.inject(node, "gpu-lost")
+    assert fleet.episodes.closing(ref).outcome == "returned", fleet.episodes.shown(ref)
+    after = fleet.cluster.node(node)
+    assert after.labels["kubernetes.io/hostname"] == other
+    assert (after.unschedulable, fleet.cluster.marker(node)) == (False, None)
+    assert (nodes.boots(node), nodes.boots(other)) == (1, 0)
+    assert (len(witness.evictions([own])), witness.evictions([bystander])) == (1, [])
+    assert witness.node_writes(other) == []
+
+
 def test_n2_an_uncordon_during_the_drain_is_followed_by_no_reboot(
     fleet: Fleet,
     nodes: TestNodes,

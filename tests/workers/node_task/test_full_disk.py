@@ -81,4 +81,5 @@ def test_a_full_pod_log_takes_no_verdict(root: Path, tmp_path: Path, kind: TaskK
         run_task(kind, root, log, stderr=full.fileno())
     answer = read_verdict(log.read_text(), kind=kind, episode="ep", task="t")
     assert answer.result is Result.DONE
+    assert "could not be started" not in answer.detail
     assert (tmp_path / "asked").exists() is (kind is TaskKind.REBOOT)
