@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import errors
 from workflows.contracts.guard import Asked
 from workflows.contracts.messages import Ask, Release
-from workflows.model.identity import guard_workflow_id
+from workflows.model.identity import guard_workflow_id, task_queue
 
 GUARD_WORKFLOW: Final = "FleetGuard"
 ASK_SIGNAL: Final = "ask"
@@ -28,10 +28,14 @@ CALL_S: Final = 8.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where workflows are started: the cluster's name in their ids, and the task queue."""
+    """Where workflows are started: the cluster's name in their ids, and in their task queue."""
 
     cluster: str
-    task_queue: str
+
+    @property
+    def task_queue(self) -> str:
+        """The cluster's own."""
+        return task_queue(self.cluster)
 
 
 class GuardActivities:

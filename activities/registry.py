@@ -46,7 +46,6 @@ class Dependencies:
     temporal: Client
     policies: PolicySource
     cluster: str
-    task_queue: str = "fleetmend"
 
 
 def build_activities(deps: Dependencies) -> list[Callable[..., Any]]:
@@ -120,7 +119,7 @@ def _record_activities(
 def _guard_activities(
     deps: Dependencies, authority: Authority, store: MachineStore
 ) -> list[Callable[..., Any]]:
-    place = Place(deps.cluster, deps.task_queue)
+    place = Place(deps.cluster)
     asking = GuardActivities(deps.temporal, place)
     survey = MarksSurvey(deps.kube, authority, deps.policies)
     sources = Sources(deps.kube, survey, store, authority, deps.policies)

@@ -31,7 +31,6 @@ from workflows import search_attributes
 
 DEFAULT_ADDRESS: Final = "localhost:7233"
 """Temporal's own default, as its CLI uses it."""
-TASK_QUEUE: Final = "fleetmend"
 EXPLAIN_WITHIN_S: Final = 5.0
 """How long a person waits for an answer or an explanation."""
 BACKOFF_FIRST_S: Final = 0.2

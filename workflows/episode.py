@@ -52,7 +52,8 @@ class Episode:
 
     `is_opened` = a mark that stood at the first look was judged. `tried` are the rungs that were
     issued, `pending` is a reboot that was issued and not yet proven (it is proven before any other
-    is), `asked` the places asked of the guard. `validation` is the last answer of the gate,
+    is), `asked` the places asked of the guard, `refused` the epoch of the
+    last grant that was an older guard's. `validation` is the last answer of the gate,
     `failures` what the last diagnosis found. `order` = the node is only being validated.
     `is_learned` = this run found out what the fault is; the marker says another. `doubted_level`
     is the level of a validation that was not passed: the gate asks for no less.
@@ -85,6 +86,7 @@ class Episode:
     tried: list[Rung] = field(default_factory=list)
     pending: BootRecord | None = None
     asked: set[Budget] = field(default_factory=set)
+    refused: dict[Budget, str] = field(default_factory=dict)
     validation: Validation | None = None
     failures: tuple[Failure, ...] = ()
     order: ValidationOrder | None = None

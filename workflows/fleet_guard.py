@@ -65,6 +65,7 @@ class FleetGuard:
         """Takes over the state of the run before, if there is one."""
         self._state = state or GuardState()
         self._news = True
+        self._is_disowned = False
 
     @workflow.run
     async def run(self, state: GuardState | None = None) -> None:
@@ -75,6 +76,8 @@ class FleetGuard:
         while not workflow.info().is_continue_as_new_suggested():
             await workflow.wait_condition(lambda: self._news)
             self._news = False
+            if self._is_disowned:
+                await self._rebuild()
             await self._grant_what_fits()
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(self._state)
@@ -90,6 +93,7 @@ class FleetGuard:
             self._state.resend.append(ask)
         else:
             ledger.waiting[ask.node.uid] = ask
+        self._is_disowned |= bool(ask.refused) and ask.refused == self._state.epoch
         self._news = True
 
     @workflow.signal(description="a place is free: its mark is off the node")
@@ -140,7 +144,16 @@ class FleetGuard:
         return self._state.ledgers.setdefault(f"{budget.value}/{pool}", Ledger())
 
     async def _rebuild(self) -> None:
-        request = RebuildRequest(workflow.info().first_execution_run_id)
+        """A new epoch, and all that is marked is counted.
+
+        For a fresh guard, and for one whose grants are refused: the API server was restored from a
+        backup that knows another guard, or a second one had been started.
+        """
+        self._is_disowned = False
+        request = RebuildRequest(
+            str(workflow.uuid4()) if self._state.epoch else workflow.info().first_execution_run_id
+        )
+        self._state.epoch = ""  # what is refused from here on was of the former one
         await _call(CLAIM_EPOCH.name, request)
         await workflow.sleep(timedelta(seconds=NOTE_S), summary="wait out notes in flight")
         rebuilt = await workflow.execute_activity(

@@ -43,7 +43,7 @@ from workflows.people import (
     wait_for_a_person,
     why_held,
 )
-from workflows.places import release_all, take_place, take_slot
+from workflows.places import release_all, take_place, take_slot, turn_back
 from workflows.proving import (
     HEARSAY,
     doubt_old_mark,
@@ -229,8 +229,7 @@ async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
         if done.yielded_to:
             return episode.end(Outcome.YIELDED, f"left to another healer: {done.yielded_to}")
         if done.refused:
-            run.inbox.tell(run.now(), f"quarantine refused: {done.refused}")
-            run.inbox.grants.pop(Budget.QUARANTINE, None)
+            await turn_back(run, episode, Budget.QUARANTINE, f"quarantine refused: {done.refused}")
     if done.marker is not None:
         episode.marker, episode.id = done.marker, done.marker.episode
     run.inbox.expect(episode.id, done.resource_version)

@@ -16,6 +16,8 @@ from workflows.runtime import Runtime
 
 ASK_AGAIN = (60.0, 120.0, 300.0, 600.0)
 """Seconds until an unanswered ask is repeated; the last one for ever."""
+REFUSED_AGAIN = timedelta(seconds=30)
+"""Before the next ask when the same guard's grant was refused twice: it is counting anew by then."""
 
 
 async def take_place(run: Runtime, episode: Episode, budget: Budget) -> str:
@@ -51,6 +53,7 @@ async def ask_once(run: Runtime, episode: Episode, budget: Budget, patience: tim
         workflow_id="",
         run_id="",
         number=run.inbox.want(budget),
+        refused=episode.refused.get(budget, ""),
     )
     episode.asked.add(budget)
     await run.step(ASK_GUARD, ask)
@@ -76,10 +79,20 @@ async def take_slot(run: Runtime, episode: Episode) -> None:
     while episode.marker is None or episode.marker.slot is None:
         epoch = await take_place(run, episode, Budget.DISRUPTION)
         noted = await run.step(NOTE_SLOT, SlotRequest(episode.owner, epoch))
-        if noted.refused:
-            run.inbox.tell(run.now(), f"slot refused: {noted.refused}")
-            run.inbox.grants.pop(Budget.DISRUPTION, None)
         episode.marker = noted.marker
+        if noted.refused:
+            await turn_back(run, episode, Budget.DISRUPTION, f"slot refused: {noted.refused}")
+
+
+async def turn_back(run: Runtime, episode: Episode, budget: Budget, why: str) -> None:
+    """The grant was refused as an older guard's: the next ask says so, and is not made in haste."""
+    run.inbox.tell(run.now(), why)
+    grant = run.inbox.grants.pop(budget, None)
+    epoch = grant.epoch if grant else ""
+    is_again = episode.refused.get(budget) == epoch
+    episode.refused[budget] = epoch
+    if is_again:
+        await run.wait(lambda _inbox: False, REFUSED_AGAIN)
 
 
 async def free_slot(run: Runtime, episode: Episode) -> None:

@@ -44,12 +44,11 @@ from workflows.contracts.kube import (
 )
 from workflows.contracts.machines import RECORD_PHASE, PhaseRecord
 from workflows.contracts.messages import Ask, Release
-from workflows.model.identity import guard_workflow_id, workflow_id
+from workflows.model.identity import guard_workflow_id, task_queue, workflow_id
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.marks import Marker, Quarantine
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
-QUEUE = "nobody-polls"
 
 
 @dataclass
@@ -98,7 +97,7 @@ class Temporal:
 def temporal(lab: LabAddress, desk: Desk, pool: str) -> Iterator[Temporal]:
     episodes = Episodes(lab)
     client: Client = episodes.client()
-    deps = Dependencies(desk.dependencies.kube, client, desk.dependencies.policies, pool, QUEUE)
+    deps = Dependencies(desk.dependencies.kube, client, desk.dependencies.policies, pool)
     wired = {name_of(one): one for one in build_activities(deps)}
     yield Temporal(episodes, pool, wired)
     asyncio.run_coroutine_threadsafe(_terminate(client, pool), episodes._loop).result(20)
@@ -106,7 +105,9 @@ def temporal(lab: LabAddress, desk: Desk, pool: str) -> Iterator[Temporal]:
 
 
 async def _terminate(client: Client, cluster: str) -> None:
-    async for run in client.list_workflows(f"TaskQueue = '{QUEUE}' AND ExecutionStatus='Running'"):
+    async for run in client.list_workflows(
+        f"TaskQueue = '{task_queue(cluster)}' AND ExecutionStatus='Running'"
+    ):
         if cluster in run.id:
             await client.get_workflow_handle(run.id).terminate("end of the test")
 

@@ -7,7 +7,7 @@ view of all of them: who was granted what in which order, and how many hold at o
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +53,7 @@ class Asker:
                     start_to_close_timeout=CALL,
                 )
                 if not is_noted:
+                    ask = replace(ask, refused=self._grants[-1].epoch)
                     self._grants.clear()
         await _until(lambda: self._done, holds_s)
         freed = Release(ask.budget, ask.pool, ask.node.uid, ask.episode)

@@ -237,3 +237,21 @@ async def test_a_guard_that_is_terminated_under_load_keeps_the_budget_and_strand
     assert sorted(hall.order) == sorted(ask.node.name for ask in asks)
     assert len(set(hall.claims)) > len(kills)
     await hall.until_state(lambda state: not holders(state) and not waiting(state))
+
+
+async def test_a_guard_whose_grants_are_refused_claims_anew_and_counts_the_marks(
+    hall: Hall,
+) -> None:
+    """An API server restored from a backup knows another guard: nobody may wait for ever."""
+    hall.state = None
+    first = await hall.ask(1, cap=1)
+    await hall.granted(1)
+    before = (await hall.budgets()).epoch
+    hall.claims.append("of-the-backup")
+    second = await hall.ask(2, cap=1)
+    await hall.done(first)
+    await hall.granted(2)
+    await hall.done(second)
+    assert hall.most == 1
+    assert hall.refused == 1
+    assert hall.claims[-1] == (await hall.budgets()).epoch not in (before, "of-the-backup")

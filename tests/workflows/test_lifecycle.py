@@ -1,14 +1,18 @@
 """The runbook in memory: every outcome, and every interruption in every step."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started, word
-from workflows.contracts.messages import Command
+from workflows.contracts.guard import Asked
+from workflows.contracts.kube import Marked
+from workflows.contracts.messages import Ask, Command
 from workflows.memory_runtime import START
 from workflows.model.policy import FaultPolicy, StepOptions
 from workflows.model.remediation.marks import Marker, Quarantine
+from workflows.model.remediation.phase import Outcome
 
 
 def test_a_lost_gpu_is_rebooted_validated_and_returned() -> None:
@@ -298,3 +302,26 @@ def test_a_fault_reported_between_the_gate_and_the_return_is_judged_before_it() 
     run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
     assert run.finish().outcome == "retired"
     assert "give_back" not in run.steps
+
+
+def test_a_guard_that_is_not_the_one_of_the_cluster_is_told_and_asked_without_haste() -> None:
+    """Every grant is refused for an hour; then the guard has counted anew."""
+    world = lost_gpu()
+    asked: list[Ask] = []
+    granted_by = world.ask_guard
+
+    def ask_guard(request: Ask, now: datetime) -> Asked:
+        asked.append(request)
+        return granted_by(request, now)
+
+    def note_slot(request: Any, now: datetime) -> Marked:
+        if now < START + timedelta(hours=1):
+            return Marked(world.marker, str(world.version), refused="the guard is now another")
+        return World.note_slot(world, request, now)
+
+    world.ask_guard = ask_guard  # type: ignore[method-assign]
+    world.note_slot = note_slot  # type: ignore[method-assign]
+    closing = started(world).finish()
+    assert closing.outcome == Outcome.RETURNED
+    assert [ask.refused for ask in asked[:2]] == ["", "epoch"]
+    assert len(asked) <= 130

@@ -26,7 +26,6 @@ from workers.cli.caller import Caller
 from workers.cli.outcome import refused, unreachable, wrong_usage
 from workers.cli.patience import patience_s
 from workers.temporal_connection import (
-    TASK_QUEUE,
     TemporalMisconfigured,
     TemporalUnreachable,
     connect_or_explain,
@@ -35,7 +34,7 @@ from workers.temporal_connection import (
 )
 from workflows import search_attributes
 from workflows.contracts.messages import Command, ControlMessage, Opening, PauseRequest
-from workflows.model.identity import NodeRef, guard_workflow_id, workflow_id
+from workflows.model.identity import NodeRef, guard_workflow_id, task_queue, workflow_id
 
 CALL_S: Final = 5.0
 QUERY_S: Final = 3.0
@@ -137,13 +136,14 @@ class Episodes:
 
     async def open_with(self, opening: Opening, command: Command, message: ControlMessage) -> Told:
         """Start an episode with its first word; one that was opened meanwhile gets the word."""
+        await self._demand_guard()
         identity = workflow_id(self._cluster, opening.node)
         handle = await self._bounded(
             self._client.start_workflow(
                 WORKFLOW_TYPE,
                 opening,
                 id=identity,
-                task_queue=TASK_QUEUE,
+                task_queue=task_queue(self._cluster),
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 start_signal=command.value,
                 start_signal_args=[message],
@@ -156,6 +156,20 @@ class Episodes:
             run = handle.result_run_id or ""
             return Told(identity, message.episode, run, message.request_id, None, "")
         return await self._heeded(found, command, message)
+
+    async def _demand_guard(self) -> None:
+        """A cluster that nothing works for would keep the word for ever, outside all budgets."""
+        guard = guard_workflow_id(self._cluster)
+        try:
+            await self._bounded(
+                self._client.get_workflow_handle(guard).describe(), f"looking for {guard}"
+            )
+        except _NotThere:
+            raise refused(
+                f"no worker has worked for cluster {self._cluster!r} on the Temporal at "
+                f"{read_target().address}: FLEETMEND_CLUSTER must be the worker's (its log line "
+                "'worker polls' names it); if it is, start a worker first"
+            ) from None
 
     async def tell_guard(self, request: PauseRequest) -> None:
         """Tell the guard at once what the ConfigMap says; a guard that is not there reads it."""

@@ -21,13 +21,12 @@ from workers.cli.outcome import console, refused, unreachable, write_json, wrong
 from workers.cli.patience import patience_s
 from workers.tables import plain_table
 from workers.temporal_connection import (
-    TASK_QUEUE,
     TemporalMisconfigured,
     TemporalUnreachable,
     connect_or_explain,
 )
 from workflows.contracts.fleet import Dispatched, FleetOrder
-from workflows.model.identity import validation_workflow_id
+from workflows.model.identity import task_queue, validation_workflow_id
 from workflows.validate_fleet import ValidateFleet
 
 ANSWER_S: Final = 30.0
@@ -68,7 +67,7 @@ async def _dispatch(order: FleetOrder) -> Dispatched:
                 ValidateFleet.run,
                 order,
                 id=identity,
-                task_queue=TASK_QUEUE,
+                task_queue=task_queue(order.cluster),
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 static_summary=f"validation by {order.by}",
             )

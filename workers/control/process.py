@@ -34,13 +34,13 @@ from workers.control.step_logs import StepFacts, tell_refusals_in_one_line
 from workers.listening import SettingsError
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import (
-    TASK_QUEUE,
     TemporalMisconfigured,
     TemporalUnreachable,
     connect_forever,
     ensure_search_attributes,
 )
 from workflows.fleet_guard import FleetGuard
+from workflows.model.identity import task_queue
 from workflows.model.policy import PolicyError
 from workflows.remediate_node import RemediateNode
 from workflows.sweep import Sweep
@@ -159,11 +159,10 @@ def make_worker(
         temporal=client,
         policies=PolicySource.from_environment(kube),
         cluster=settings.cluster,
-        task_queue=TASK_QUEUE,
     )
     return Worker(
         client,
-        task_queue=TASK_QUEUE,
+        task_queue=task_queue(settings.cluster),
         workflows=list(WORKFLOWS),
         activities=build_activities(dependencies),
         activity_executor=executor,
@@ -183,7 +182,7 @@ def make_worker(
 async def _stand(client: Client, settings: WorkerSettings) -> None:
     await _until_done("guard and sweeps", lambda: ensure_standing(client, settings))
     # Tests and readiness probes of a log look for this line.
-    _log.info("worker polls", task_queue=TASK_QUEUE, cluster=settings.cluster)
+    _log.info("worker polls", task_queue=task_queue(settings.cluster), cluster=settings.cluster)
 
 
 async def _until_done(what: str, attempt: Callable[[], Awaitable[Found]]) -> Found:

@@ -25,10 +25,9 @@ from temporalio.client import (
 )
 
 from workers.control.settings import WorkerSettings
-from workers.temporal_connection import TASK_QUEUE
 from workflows.contracts.fleet import FleetOrder
 from workflows.contracts.guard import SweepRequest
-from workflows.model.identity import sweep_workflow_id, validation_workflow_id
+from workflows.model.identity import sweep_workflow_id, task_queue, validation_workflow_id
 from workflows.sweep import Sweep
 from workflows.validate_fleet import ValidateFleet
 
@@ -99,7 +98,7 @@ def _sweeps(settings: WorkerSettings) -> Wanted:
         Sweep.run,
         SweepRequest(settings.cluster),
         id=identity,
-        task_queue=TASK_QUEUE,
+        task_queue=task_queue(settings.cluster),
         static_summary=f"sweep of cluster {settings.cluster}",
     )
     schedule = Schedule(
@@ -117,7 +116,7 @@ def _validations(settings: WorkerSettings) -> Wanted:
         ValidateFleet.run,
         FleetOrder(settings.cluster),
         id=identity,
-        task_queue=TASK_QUEUE,
+        task_queue=task_queue(settings.cluster),
         static_summary=f"validation of idle nodes of cluster {settings.cluster}",
     )
     schedule = Schedule(

@@ -10,9 +10,8 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from workers.control.schedules import Ensured, ensure_schedule, wanted_schedules
 from workers.control.settings import WorkerSettings
-from workers.temporal_connection import TASK_QUEUE
 from workflows.fleet_guard import FleetGuard
-from workflows.model.identity import guard_workflow_id
+from workflows.model.identity import guard_workflow_id, task_queue
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +42,7 @@ async def _ensure_guard(client: Client, settings: WorkerSettings) -> None:
     await client.start_workflow(
         FleetGuard.run,
         id=guard_workflow_id(settings.cluster),
-        task_queue=TASK_QUEUE,
+        task_queue=task_queue(settings.cluster),
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         static_summary=f"budgets of cluster {settings.cluster}",
     )

@@ -25,7 +25,6 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.kube.backoff import Backoff
 from workers.temporal_connection import (
-    TASK_QUEUE,
     TemporalTarget,
     TemporalUnreachable,
     connect_or_explain,
@@ -33,7 +32,7 @@ from workers.temporal_connection import (
 from workers.watch.metrics import Gauge, Metrics
 from workers.watch.outbox import CutOff
 from workflows.contracts.messages import NodeFacts, Opening, Report
-from workflows.model.identity import NodeRef, workflow_id
+from workflows.model.identity import NodeRef, task_queue, workflow_id
 
 WORKFLOW: Final = "RemediateNode"
 REPORT_SIGNAL: Final = "report"
@@ -142,7 +141,7 @@ class TemporalPost:
                 WORKFLOW,
                 opening,
                 id=workflow_id(self._cluster, report.node),
-                task_queue=TASK_QUEUE,
+                task_queue=task_queue(self._cluster),
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 start_signal=REPORT_SIGNAL,

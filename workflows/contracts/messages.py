@@ -77,6 +77,7 @@ class Ask:
     """An episode asks the guard for a place in a pool's budget; repeated while it waits.
 
     `number` counts the run's wants: a place that was given up and is wanted again has another.
+    `refused` is the epoch of its last grant that was refused as an older guard's.
     """
 
     budget: Budget
@@ -87,11 +88,12 @@ class Ask:
     workflow_id: str
     run_id: str
     number: int = 0
+    refused: str = ""
 
 
 @dataclass(frozen=True)
 class Grant:
-    """The guard's answer to the ask with this `number`. `epoch` is the guard's first run id.
+    """The guard's answer to the ask with this `number`. `epoch` is the guard's own.
 
     A grant of an older epoch or number is refused: its place may be another's by now.
     """

@@ -39,6 +39,11 @@ def workflow_id(cluster: str, node: NodeRef) -> str:
     return f"node/{cluster}/{node.name}/{node.uid}"
 
 
+def task_queue(cluster: str) -> str:
+    """Where the work of one cluster waits: a worker that acts on another one never sees it."""
+    return f"fleetmend/{cluster}"
+
+
 def guard_workflow_id(cluster: str) -> str:
     """The id of the one FleetGuard of a cluster."""
     return f"{GUARD_WORKFLOW_PREFIX}{cluster}"

@@ -1,16 +1,19 @@
 """A person is told within 5 s what cannot be reached, where, and what to do."""
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
+from temporalio.client import Client
 
 from tests.harness.processes import CliAnswer, fleetmend
 from workers.cli.outcome import ExitCode
 from workers.lab.address import Component, LabAddress
 from workers.lab.controlplane.lab import Lab
+from workflows.model.identity import guard_workflow_id, task_queue
 
 PATIENCE_S = 5.0
 BUSY_FACTOR = 3
@@ -116,10 +119,23 @@ def test_a_missing_kubeconfig_is_named(lab: LabAddress) -> None:
     assert "/no/such/file" in answer.err
 
 
+async def leave_a_guard(lab: LabAddress, cluster: str) -> None:
+    """What a worker leaves behind that has stood once and is gone."""
+    client = await Client.connect(lab.temporal_address)
+    await client.start_workflow(
+        "FleetGuard", id=guard_workflow_id(cluster), task_queue=task_queue(cluster)
+    )
+
+
 def test_a_word_without_a_worker_is_sent_and_said_to_be_unconfirmed(
     lab: LabAddress, a_node: str
 ) -> None:
-    environment = {"FLEETMEND_CLUSTER": "without-a-worker"}
-    answer = fleetmend(lab, "retire", a_node, "--json", environment=environment)
+    cluster = "without-a-worker"
+    answer = fleetmend(lab, "retire", a_node, "--json", environment={"FLEETMEND_CLUSTER": cluster})
+    assert answer.code == ExitCode.REFUSED
+    assert f"no worker has worked for cluster '{cluster}'" in answer.json["error"]
+    assert "FLEETMEND_CLUSTER" in answer.json["error"]
+    asyncio.run(leave_a_guard(lab, cluster))
+    answer = fleetmend(lab, "retire", a_node, "--json", environment={"FLEETMEND_CLUSTER": cluster})
     assert answer.code == ExitCode.OK, answer.err
     assert answer.json["heeded"] is None

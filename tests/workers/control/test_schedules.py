@@ -14,8 +14,8 @@ from temporalio.worker import Worker
 from tests.harness.temporal_server import dev_server, sandbox
 from workers.control.schedules import Ensured, ensure_schedule, wanted_schedules
 from workers.control.settings import WorkerSettings
-from workers.temporal_connection import TASK_QUEUE
 from workflows.contracts.fleet import FleetOrder, Picks
+from workflows.model.identity import task_queue
 from workflows.validate_fleet import ValidateFleet
 
 EVERY_S = 1.0
@@ -72,7 +72,7 @@ async def test_ticks_missed_in_an_outage_are_left_out_and_none_overlap() -> None
         dev_server() as client,
         Worker(
             client,
-            task_queue=TASK_QUEUE,
+            task_queue=task_queue(SETTINGS.cluster),
             workflows=[ValidateFleet],
             activities=[pick_nobody],
             workflow_runner=sandbox(),

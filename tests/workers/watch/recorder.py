@@ -24,6 +24,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from workers.lab.address import LabAddress
 from workflows.contracts.messages import NodeFacts, Opening, Report
+from workflows.model.identity import task_queue
 
 T = TypeVar("T")
 CALL_LIMIT_S = 20.0
@@ -170,7 +171,7 @@ def recording(lab: LabAddress) -> Iterator[Recorder]:
     async def start() -> Worker:
         worker = Worker(
             client,
-            task_queue="fleetmend",
+            task_queue=task_queue(lab.cluster),
             workflows=[RecordingRun],
             # It is a test's own recorder; the sandbox would import the test's modules again.
             workflow_runner=UnsandboxedWorkflowRunner(),

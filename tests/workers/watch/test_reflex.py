@@ -7,6 +7,7 @@ import pytest
 from tests.harness.waiting import stays_true, wait_until
 from tests.workers.watch.recorder import Recorder
 from tests.workers.watch.scene import Scene
+from workflows.model.identity import task_queue
 from workflows.model.remediation.marks import EPISODE, Quarantine, parse_marker
 
 NOTHING_FOR_S = 1.5
@@ -44,7 +45,7 @@ def test_fault_is_quarantined_at_once_in_one_patch_and_reported(
     assert int(report.marked_at) > int(write.body["metadata"]["resourceVersion"])
     assert [match.rule for match in report.matches] == ["gpu-lost"]
     (run,) = recorder.runs(node, uid)
-    assert run.task_queue == "fleetmend"
+    assert run.task_queue == task_queue(recorder.cluster)
 
 
 def test_budget_is_never_exceeded_however_many_fail_at_once(
