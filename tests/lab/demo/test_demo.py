@@ -29,7 +29,7 @@ def test_each_node_ends_as_it_should_within_the_limit() -> None:
     assert answer.code == 0, answer.out + answer.err
     assert answer.json["passed"] is True
     ended = {node["node"]: node["ended"] for node in answer.json["nodes"]}
-    returned = {"training-1", "training-2", "inference-4"}
+    returned = {"training-1", "training-2", "inference-4", "spare-0", "spare-1"}
     assert {node for node, how in ended.items() if how == "returned"} == returned
     assert ended["inference-1"] == "held"
     assert ended["inference-2"] == "retired"

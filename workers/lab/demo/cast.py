@@ -9,8 +9,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-POOLS: Final = ("training", "inference")
-NODES_OF_POOL: Final = 6
+WORKING: Final = ("training", "inference")
+"""Pools whose nodes run training pods."""
+SPARE: Final = "spare"
+"""A pool without work: its idle nodes are validated when the Schedule ticks."""
+NODES_OF_POOL: Final = MappingProxyType({"training": 6, "inference": 6, SPARE: 2})
+POOLS: Final = tuple(NODES_OF_POOL)
 GPUS: Final = 8
 BOOT_TIME_S: Final = 3.0
 HANG_S: Final = 60
@@ -28,7 +32,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """One node. `fault` "" = it is retired by a command, or nothing befalls it."""
+    """One node. `fault` "" = it is retired by a command, validated, or nothing befalls it."""
 
     node: str
     pool: str
@@ -37,6 +41,7 @@ class Part:
     fault: str = ""
     options: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     reboots: int = 0
+    is_validated: bool = False
 
     @property
     def befalls(self) -> bool:
@@ -97,13 +102,29 @@ PARTS: Final = (
         "dcgm-hang",
         MappingProxyType({"for": HANG_S}),
     ),
+    Part(
+        "spare-0",
+        SPARE,
+        Ending.RETURNED,
+        "idle; a scheduled validation finds it well",
+        is_validated=True,
+    ),
+    Part(
+        "spare-1",
+        SPARE,
+        Ending.RETURNED,
+        "idle; a scheduled validation finds a GPU that fails DCGM's diagnosis",
+        "gpu-weak",
+        reboots=1,
+        is_validated=True,
+    ),
 )
 
 
 def whole_cast() -> tuple[Part, ...]:
     """Every node, those to which nothing happens included, pool by pool."""
     named = {part.node: part for part in PARTS}
-    names = [(f"{pool}-{i}", pool) for pool in POOLS for i in range(NODES_OF_POOL)]
+    names = [(f"{pool}-{i}", pool) for pool, nodes in NODES_OF_POOL.items() for i in range(nodes)]
     return tuple(
         named.get(name) or Part(name, pool, Ending.UNTOUCHED, "nothing") for name, pool in names
     )

@@ -156,7 +156,8 @@ async def _let_it_happen(course: Course) -> None:
         for part in parts
         if part.ending is Ending.RETIRED
     )
-    await asyncio.gather(*words, _follow_while_told(course))
+    tick = course.scene.command("schedules", "trigger", "validate")
+    await asyncio.gather(*words, tick, _follow_while_told(course))
 
 
 async def _follow_while_told(course: Course) -> None:

@@ -23,7 +23,7 @@ from workers.lab.controlplane.api import LabApi
 from workers.lab.controlplane.child import last_lines
 from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.settings import REPOSITORY_DEPLOY, LabSettings
-from workers.lab.demo.cast import BOOT_TIME_S, GPUS, NODES_OF_POOL, POOLS, whole_cast
+from workers.lab.demo.cast import BOOT_TIME_S, GPUS, WORKING, whole_cast
 from workers.lab.kubelet.client import FleetClient
 from workers.lab.kubelet.spec import GPU_RESOURCE, POOL_LABEL, NodeSpec
 
@@ -175,7 +175,7 @@ def _add_nodes(scene: Scene) -> None:
 def _deploy_training(scene: Scene) -> None:
     api = scene.api
     try:
-        for pool in POOLS:
+        for pool in WORKING:
             for manifest in training_manifests(pool):
                 api.apply(manifest)
     finally:
@@ -222,12 +222,12 @@ def running_pods(api: LabApi) -> int:
 
 def pods_wanted() -> int:
     """How many training pods there are to be."""
-    return REPLICAS * len(POOLS)
+    return REPLICAS * len(WORKING)
 
 
 def node_count() -> int:
     """How many nodes there are to be."""
-    return NODES_OF_POOL * len(POOLS)
+    return len(whole_cast())
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
