@@ -188,7 +188,7 @@ def reopen(run: Runtime, episode: Episode) -> None:
     episode.match, episode.marker = None, None
     episode.drained, episode.recover, episode.overruled = False, False, None
     episode.claims, episode.horizon = None, None
-    episode.order, episode.is_learned = None, False
+    episode.order, episode.is_learned, episode.is_refused = None, False, False
     inbox.heeding = True
     inbox.fault = Fault.OPERATOR
     if episode.phase is Phase.CLOSED:

@@ -5,14 +5,23 @@ from datetime import timedelta
 
 import pytest
 
-from workflows.contracts import Contract, errors, fleet, guard, kube, machines, node_tasks
+from workflows.contracts import (
+    Contract,
+    errors,
+    fleet,
+    guard,
+    karpenter,
+    kube,
+    machines,
+    node_tasks,
+)
 from workflows.contracts.options import NOTE_S, OPTIONS, options_of, read_policy_for_steps
 from workflows.model.policy import PolicyError, StepOptions
 from workflows.model.remediation.permit import Effect
 
 
 def contracts() -> Iterator[Contract]:  # type: ignore[type-arg]  # of any types
-    for module in (fleet, guard, kube, machines, node_tasks):
+    for module in (fleet, guard, karpenter, kube, machines, node_tasks):
         yield from (value for value in vars(module).values() if isinstance(value, Contract))
 
 

@@ -17,7 +17,7 @@ from workflows.memory_runtime import START, StillWaiting
 from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
 from workflows.model.node_task import Health, Result
-from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL, VETOES
+from workflows.model.remediation.marks import EPISODE, KARPENTER_NODEPOOL_LABEL, VETOES, Marker
 from workflows.model.remediation.permit import Effect
 from workflows.model.remediation.removal import Blocker
 from workflows.model.remediation.replacement import (
@@ -73,6 +73,8 @@ class KarpenterWorld(World):
     new_gpus: tuple[str, ...] = NEW_GPUS
     new_health: Health = Health.HEALTHY
     newcomer_is_gone: bool = False
+    new_taints: tuple[str, ...] = ()
+    new_marker: Marker | None = None
     deleted_at: datetime | None = None
     deletions: int = 0
     baselines: list[str] = field(default_factory=list)
@@ -187,8 +189,11 @@ class KarpenterWorld(World):
             gpus=count,
             capacity=count,
             unschedulable=False,
+            taints=self.new_taints,
         )
-        return Reading(node, MachineMemory("machine-2", None, 0, 0, ""), None)
+        if self.new_marker is not None:
+            node = replace(node, annotations={EPISODE: self.new_marker.encode()})
+        return Reading(node, MachineMemory("machine-2", None, 0, 0, ""), self.new_marker)
 
     def new_inventory(self, request: Any, now: datetime) -> TaskAnswer:
         return TaskAnswer(Result.DONE, "", f"boot-{self.boots}", self.new_gpus, "H100")

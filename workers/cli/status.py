@@ -21,6 +21,7 @@ from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef, workflow_id
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
+from workflows.model.remediation.admission import is_newcomer, waits_for
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import IGNORE, PAUSE, MarkerError, is_marked, marker_of
 
@@ -30,7 +31,10 @@ HEALTHY = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """One node; "" = nothing to tell. `marks` are the cordon and fleetmend's annotations."""
+    """One node; "" = nothing to tell. `marks` are the cordon and fleetmend's annotations.
+
+    `waits` says what a new node's admission waits for.
+    """
 
     node: str
     uid: str
@@ -44,6 +48,7 @@ class Row:
     marks: tuple[str, ...]
     detail: str
     workflow_id: str
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,18 @@ def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
         marks=tuple(_marks(node)),
         detail=machine.held_reason if machine and held else "",
         workflow_id=identity if found else "",
+        waits=_waits(node, sight, is_open=found is not None),
     )
+
+
+def _waits(node: NodeView, sight: Sight, *, is_open: bool) -> str:
+    """What keeps a new node from its first job."""
+    if not is_newcomer(node) or is_marked(node):
+        return ""
+    blocked = waits_for(node, sight.policy, sight.arming) if sight.policy else ""
+    if blocked or is_open:
+        return blocked or "it is being examined, or waits for its turn: see fleetmend node"
+    return "it is not Ready yet" if not node.ready else "watch has not started its admission yet"
 
 
 def _pool_name(node: NodeView, policy: Policy | None, machine: Machine | None) -> str:
@@ -240,6 +256,8 @@ def _marks(node: NodeView) -> Iterable[str]:
                 yield f"handed over to {marker.handed_over}"
             elif marker:
                 yield "episode" + (" + slot" if marker.slot else "")
+    if is_newcomer(node):
+        yield "new"
     if PAUSE in node.annotations:
         yield "paused"
     if IGNORE in node.annotations:
@@ -265,6 +283,8 @@ def _show_rows(rows: Sequence[Row]) -> None:
     for row in rows:
         if row.held:
             console().print(f"[red]held:[/] {escape(f'{row.node}: {row.detail}')}")
+        elif row.waits:
+            console().print(f"[yellow]not admitted yet:[/] {escape(f'{row.node}: {row.waits}')}")
 
 
 def _show_arming(arming: Arming) -> None:
@@ -296,6 +316,7 @@ def _show_facts(row: Row, node: NodeView, machine: Machine | None, matches: list
         ("phase", row.phase + (f", {row.step}" if row.step else "")),
         ("fault", row.fault),
         ("held", row.detail if row.held else ""),
+        ("not admitted yet", row.waits),
         ("workflow", row.workflow_id),
     ]
     if machine is not None:
