@@ -191,8 +191,9 @@ class KarpenterWorld(World):
             unschedulable=False,
             taints=self.new_taints,
         )
-        if self.new_marker is not None:
-            node = replace(node, annotations={EPISODE: self.new_marker.encode()})
+        own = {key: text for key, text in view.annotations.items() if key not in (EPISODE, *VETOES)}
+        mark = {EPISODE: self.new_marker.encode()} if self.new_marker else {}
+        node = replace(node, annotations={**own, **mark})
         return Reading(node, MachineMemory("machine-2", None, 0, 0, ""), self.new_marker)
 
     def new_inventory(self, request: Any, now: datetime) -> TaskAnswer:

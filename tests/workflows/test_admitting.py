@@ -1,74 +1,19 @@
 """Admission in memory: a new node is proven before its first job, or never gets one."""
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
-from tests.workflows.karpenter_world import KarpenterWorld
-from tests.workflows.world import GPUS, NODE, Run, World, diagnosed, started, word
-from workflows.contracts.kube import AdmitRequest, Admitted
-from workflows.contracts.machines import Recorded
-from workflows.contracts.messages import Ask, Command, Grant
+from tests.workflows.karpenter_world import broken_for_good
+from tests.workflows.newcomer_world import bought, plain
+from tests.workflows.world import GPUS, NODE, Run, World, diagnosed, report_of, started, word
+from workflows.contracts.messages import Command, Grant
 from workflows.inbox import Inbox
-from workflows.model.node import NodeView
+from workflows.memory_runtime import START
 from workflows.model.node_task import Failure, Health
 from workflows.model.remediation.admission import STARTUP_TAINT
 from workflows.model.remediation.budget import Budget
-
-
-class Newcomer:
-    """What a new node adds to a world: the taint, its end, and no baseline before it."""
-
-    taints: tuple[str, ...]
-    baseline: Any
-    recorded: int = 0
-    offered: int | None = None
-    gated: tuple[Budget, ...] = ()
-
-    def admit_node(self: Any, request: AdmitRequest, now: datetime) -> Admitted:
-        if STARTUP_TAINT in self.taints:
-            if self.marker is not None:
-                return Admitted(str(self.version), "the node was taken out of service meanwhile")
-            self.taints = tuple(t for t in self.taints if t != STARTUP_TAINT)
-            self.touch()
-        return Admitted(str(self.version))
-
-    def record_baseline(self: Any, request: Any, now: datetime) -> Recorded:
-        self.recorded += 1
-        assert STARTUP_TAINT in self.taints, "recorded before work is let in"
-        return Recorded(request.machine_id)
-
-    def ask_guard(self: Any, request: Ask, now: datetime) -> Any:
-        if request.budget in self.gated:
-            return None
-        return super().ask_guard(request, now)  # type: ignore[misc]  # of the world beside it
-
-    def view(self: Any, now: datetime) -> NodeView:
-        view: NodeView = super().view(now)  # type: ignore[misc]  # of the world beside it
-        gpus = view.gpus if self.offered is None else {"nvidia.com/gpu": self.offered}
-        return replace(view, gpus=gpus)
-
-
-@dataclass
-class PlainNewcomer(Newcomer, World):
-    """Nobody else replaces it."""
-
-
-@dataclass
-class KarpenterNewcomer(Newcomer, KarpenterWorld):
-    """Karpenter made it."""
-
-
-def plain(**more: Any) -> PlainNewcomer:
-    return PlainNewcomer(taints=(STARTUP_TAINT,), baseline=None, pods=0, **more)
-
-
-def bought(offered: int | None = None, **more: Any) -> KarpenterNewcomer:
-    world = KarpenterNewcomer(taints=(STARTUP_TAINT,), baseline=None, pods=0, **more)
-    world.offered = offered
-    return world
+from workflows.model.remediation.marks import Marker, Quarantine
 
 
 def say(run: Run, at: timedelta, command: Command) -> None:
@@ -80,10 +25,6 @@ def say(run: Run, at: timedelta, command: Command) -> None:
 
 def details(run: Run) -> list[str]:
     return [story.record.detail for _, story in run.runtime.published]
-
-
-def facts(run: Run, world: World) -> None:
-    run.inbox.take_facts(replace(world.facts(), newcomer=STARTUP_TAINT in world.taints))
 
 
 def test_a_good_node_is_counted_diagnosed_recorded_and_let_in() -> None:
@@ -238,8 +179,7 @@ def test_a_taint_that_a_person_takes_off_ends_even_a_held_admission() -> None:
 
     def by_hand(_inbox: Inbox, _now: datetime) -> None:
         world.taints = ()
-        world.version += 1
-        facts(run, world)
+        world.touch()
 
     run.say(timedelta(hours=2), by_hand)
     closing = run.finish()
@@ -268,8 +208,6 @@ def test_a_fault_reported_while_it_is_examined_makes_it_an_episode_from_replace_
     run = started(world)
 
     def fall(inbox: Inbox, now: datetime) -> None:
-        from tests.workflows.world import report_of  # noqa: PLC0415 - the moment's own report
-
         world.fail("GPUHealthy", "GpuLost")
         inbox.take_report(report_of(world, "ep-1", now), now)
 
@@ -285,3 +223,36 @@ def test_a_node_in_service_is_no_newcomer() -> None:
     assert run.finish().outcome == "dismissed"
     assert "admit_node" not in run.steps
     assert NODE.name == run.opening.node.name
+
+
+def test_a_replacing_run_leaves_the_taint_of_its_successor_to_that_ones_own_run() -> None:
+    world = broken_for_good(new_taints=(STARTUP_TAINT,))
+    run = started(world)
+
+    def let_in(_inbox: Inbox, _now: datetime) -> None:
+        assert world.baselines == []
+        world.new_taints = ()
+
+    run.say(timedelta(hours=5), let_in)
+    assert run.finish().outcome == "replaced"
+    assert "admit_node" not in run.steps
+    assert world.baselines == ["machine-2"]
+    assert any("its own run examines it" in line for line in details(run))
+
+
+def test_a_replacing_run_gives_its_slot_up_for_the_successor_that_failed() -> None:
+    world = broken_for_good(new_taints=(STARTUP_TAINT,))
+    run = started(world)
+
+    def fail(_inbox: Inbox, _now: datetime) -> None:
+        world.new_marker = Marker("ep-2", "uid-2", START, "r", "gpu-lost", Quarantine.OPERATOR)
+
+    def vanish(_inbox: Inbox, _now: datetime) -> None:
+        assert "release_place" in run.steps
+        world.newcomer_is_gone = True
+        world.comes = None
+
+    run.say(timedelta(hours=1), fail)
+    run.say(timedelta(hours=4), vanish)
+    say(run, timedelta(hours=6), Command.RETIRE)
+    assert run.finish().outcome == "replaced"
