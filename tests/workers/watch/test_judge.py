@@ -215,11 +215,11 @@ def test_observe_mode_promises_nothing_for_a_protected_node() -> None:
     assert (verdict.would_reflex, verdict.withheld) == (None, None)
 
 
-STARTUP = {"spec": {"taints": [{"key": "fleetmend.io/unvalidated", "effect": "NoSchedule"}]}}
+STARTUP = {"taints": [{"key": "fleetmend.io/unvalidated", "effect": "NoSchedule"}]}
 
 
 def test_a_new_node_is_to_be_admitted_though_nothing_matches() -> None:
-    verdict = _judge(node(**STARTUP))
+    verdict = _judge(node(spec=STARTUP))
     assert (verdict.is_due, verdict.has_episode, verdict.waits) == (True, True, "")
     assert verdict.matches == ()
 
@@ -227,12 +227,15 @@ def test_a_new_node_is_to_be_admitted_though_nothing_matches() -> None:
 @pytest.mark.parametrize(
     ("view", "arming", "words"),
     [
-        pytest.param(node(**STARTUP), Arming(), "not armed", id="not armed"),
-        pytest.param(node(**STARTUP, annotations={PAUSE: "x"}), None, PAUSE, id="paused"),
+        pytest.param(node(spec=STARTUP), Arming(), "not armed", id="not armed"),
+        pytest.param(node(spec=STARTUP, annotations={PAUSE: "x"}), None, PAUSE, id="paused"),
         pytest.param(
-            node(**STARTUP, labels={"fleetmend.io/pool": "other"}), None, "in no pool", id="no pool"
+            node(spec=STARTUP, labels={"fleetmend.io/pool": "other"}),
+            None,
+            "in no pool",
+            id="no pool",
         ),
-        pytest.param(node(**STARTUP, annotations={IGNORE: "x"}), None, IGNORE, id="ignored"),
+        pytest.param(node(spec=STARTUP, annotations={IGNORE: "x"}), None, IGNORE, id="ignored"),
     ],
 )
 def test_a_new_node_that_nobody_may_admit_is_told_about(
@@ -246,8 +249,10 @@ def test_a_new_node_that_nobody_may_admit_is_told_about(
 @pytest.mark.parametrize(
     "view",
     [
-        pytest.param(node(**STARTUP, conditions=[]), id="not Ready yet"),
-        pytest.param(node(**STARTUP, annotations={EPISODE: MARKER.encode()}), id="out of service"),
+        pytest.param(node(spec=STARTUP, conditions=[]), id="not Ready yet"),
+        pytest.param(
+            node(spec=STARTUP, annotations={EPISODE: MARKER.encode()}), id="out of service"
+        ),
         pytest.param(node(), id="in service"),
     ],
 )
