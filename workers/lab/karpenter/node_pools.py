@@ -102,12 +102,17 @@ def _template(shape: PoolShape) -> dict[str, Any]:
         ],
     }
     if shape.startup_taints:
-        spec["startupTaints"] = [taint.model_dump(mode="json") for taint in shape.startup_taints]
+        spec["startupTaints"] = [_taint(taint) for taint in shape.startup_taints]
     if shape.taints:
-        spec["taints"] = [taint.model_dump(mode="json") for taint in shape.taints]
+        spec["taints"] = [_taint(taint) for taint in shape.taints]
     if shape.termination_grace is not None:
         spec["terminationGracePeriod"] = shape.termination_grace
     return {"metadata": {"labels": {**labels, **shape.labels}}, "spec": spec}
+
+
+def _taint(taint: NodeTaint) -> dict[str, str]:
+    """A value that is empty must be left out: the schema of a NodePool refuses it."""
+    return {key: text for key, text in taint.model_dump(mode="json").items() if text}
 
 
 def _is_in(key: str, value: str) -> dict[str, Any]:
