@@ -17,6 +17,7 @@ from activities.guard import GuardActivities, Place
 from activities.karpenter.claims import ClaimActivities
 from activities.karpenter.removal import RemovalActivities
 from activities.karpenter.succession import SuccessionActivities
+from activities.kube.admission import AdmissionActivity
 from activities.kube.boots import BootActivities
 from activities.kube.client import KubeClient
 from activities.kube.drain import DrainActivity
@@ -84,6 +85,7 @@ def _cluster_activities(
         _sync(kube.GIVE_BACK, marks.give_back),
         _sync(kube.HAND_OVER, marks.hand_over),
         _sync(kube.AWAIT_PERMIT, boots.await_permit),
+        _sync(kube.ADMIT_NODE, AdmissionActivity(deps.kube, authority).admit_node),
     ]
 
 

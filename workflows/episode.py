@@ -15,9 +15,10 @@ from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import RuleMatch
 from workflows.model.node_task import Failure
 from workflows.model.policy import FaultPolicy, Policy, Pool, Rung
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement
-from workflows.model.remediation.ladder import rungs_for
+from workflows.model.remediation.ladder import from_replace, rungs_for
 from workflows.model.remediation.marks import Marker, is_on_karpenter
 from workflows.model.remediation.overrule import Overrule, is_overruled
 from workflows.model.remediation.phase import Outcome, Phase
@@ -56,7 +57,8 @@ class Episode:
     last grant that was an older guard's. `validation` is the last answer of the gate,
     `failures` what the last diagnosis found. `order` = the node is only being validated.
     `is_learned` = this run found out what the fault is; the marker says another. `doubted_level`
-    is the level of a validation that was not passed: the gate asks for no less.
+    is the level of a validation that was not passed: the gate asks for no less. `is_newcomer` = the
+    node carries the startup taint, `is_refused` = and its admission has failed.
     """
 
     opening: Opening
@@ -92,6 +94,8 @@ class Episode:
     order: ValidationOrder | None = None
     is_learned: bool = False
     doubted_level: int = 0
+    is_newcomer: bool = False
+    is_refused: bool = False
     questions: int = 0
     phases: list[tuple[str, datetime]] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
@@ -115,13 +119,22 @@ class Episode:
     @property
     def ladder(self) -> list[Rung]:
         """The rungs of the fault's ladder that mean something on this node."""
-        return rungs_for(self.treatment.ladder, self.pool_policy, is_on_karpenter=self.on_karpenter)
+        ladder = self.treatment.ladder
+        if self.is_newcomer:
+            ladder = from_replace(ladder)
+        return rungs_for(ladder, self.pool_policy, is_on_karpenter=self.on_karpenter)
 
     def read(self, reading: Reading) -> None:
         """Takes over what a fresh reading says about the machine and the marker."""
         self.machine = reading.machine
         self.marker = reading.marker
         self.on_karpenter = is_on_karpenter(reading.node)
+        self.is_newcomer = is_newcomer(reading.node)
+
+    @property
+    def wants_admission(self) -> bool:
+        """True if the node is new, nobody has taken it out of service, and nothing was found yet."""
+        return self.is_newcomer and self.marker is None and not self.is_refused
 
     @property
     def is_interim(self) -> bool:
@@ -201,6 +214,8 @@ class Episode:
             return ("drain", "hand over to people: " + self.retiring)
         if self.order is not None:
             return (f"diagnosis at level {self.order.level}", "give back, or an episode")
+        if self.wants_admission:
+            return ("count and diagnose", "take the startup taint off, or an episode")
         if self.recover or not self.ladder:
             return ("wait for the node to recover", "gate", "give back, or hold")
         rungs = [rung for rung in self.ladder if rung not in self.tried]

@@ -21,6 +21,9 @@ from workflows.model.remediation.budget import Budget, grantable
 UNNOTED_AFTER = timedelta(minutes=10)
 """A granted place that is on no node this long after its grant is doubted: does its asker live?"""
 
+IN_A_PAUSE = frozenset({Budget.QUARANTINE, Budget.ADMISSION})
+"""Granted in a pause of the pool or the fleet too: neither disrupts anything."""
+
 
 @dataclass
 class Holder:
@@ -191,7 +194,7 @@ class FleetGuard:
         for key in sorted(self._state.ledgers):
             ledger = self._state.ledgers[key]
             budget, pool = key.split("/", 1)
-            if budget != Budget.QUARANTINE and self._is_paused(pool):
+            if budget not in IN_A_PAUSE and self._is_paused(pool):
                 continue
             for uid in grantable(list(ledger.waiting), ledger.holders, ledger.cap):
                 ask = ledger.waiting.pop(uid)

@@ -9,6 +9,7 @@ carried out by the file in `activities/` that DESIGN.md's table names.
 from dataclasses import replace
 from datetime import timedelta
 
+from workflows.admitting import admit, examine_again
 from workflows.contracts.kube import (
     DRAIN,
     GIVE_BACK,
@@ -124,19 +125,25 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
         return await stand_aside(run, episode)
     if episode.retiring:
         return await retire(run, episode, reading)
+    if episode.wants_admission:
+        return await admit(run, episode, reading)
     if not episode.owns(reading.marker):
-        outcome = await suspect(run, episode, reading)
-        if episode.overruled:
-            return None
-        if outcome is None:
-            outcome = await quarantine(run, episode)
-        if outcome is not None:
+        outcome = await enter(run, episode, reading)
+        if outcome is not None or episode.overruled:
             return outcome
     elif not episode.is_opened:
         await doubt_old_mark(run, episode)
     episode.is_opened = True
     await enter_quarantined(run, episode)
     return await heal(run, episode)
+
+
+async def enter(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
+    """Suspected, then out of service; None = it is, or a person has overruled it."""
+    outcome = await suspect(run, episode, reading)
+    if episode.overruled:
+        return None
+    return outcome or await quarantine(run, episode)
 
 
 async def settle(run: Runtime, episode: Episode) -> Outcome | None:
@@ -155,7 +162,7 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
     """Is it still there, and does it last? Timed from our own first sight of it."""
     if episode.recover and episode.marker is None:
         return episode.end(Outcome.DISMISSED, "the mark that the sweep saw is gone")
-    if episode.recover:
+    if episode.recover or episode.is_refused:
         return None
     if reading.machine.closed_outcome:
         renew(run, episode)  # a fault that is there now is another episode than the closed one
@@ -207,7 +214,7 @@ def has_cleared(inbox: Inbox, match: RuleMatch) -> bool:
 
 async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
     """The entry patch, after a place in the confirmed budget; yields to another healer."""
-    is_asked_for = bool(episode.retiring) or episode.recover
+    is_asked_for = bool(episode.retiring) or episode.recover or episode.is_refused
     kind = Quarantine.OPERATOR if is_asked_for else Quarantine.CONFIRMED
     replaced = episode.marker.episode if episode.marker and is_asked_for else ""
     done = None
@@ -280,6 +287,9 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
             verdict = await repair(run, episode, rung)
             continue
         command = await hold(run, episode, why_held(verdict), rung)
+        if command is Command.RESUME and episode.is_newcomer:
+            await examine_again(run, episode)
+            return None
         if command is Command.RESUME:
             verdict = await gate(run, episode)
         elif rung is not None:
@@ -302,7 +312,7 @@ async def before_repair(run: Runtime, episode: Episode) -> Judgement | None:
     if not episode.ladder:
         patience = timedelta(seconds=episode.treatment.recovery_wait_s)
         return await gate(run, episode, patience)
-    if episode.tried or episode.fault in HARD:
+    if episode.tried or episode.fault in HARD or episode.is_refused:
         return None
     reading = await look(run, episode)
     if match_rules(reading.node, episode.policy, run.now()):

@@ -189,6 +189,7 @@ def reopen(run: Runtime, episode: Episode) -> None:
     episode.drained, episode.recover, episode.overruled = False, False, None
     episode.claims, episode.horizon = None, None
     episode.order, episode.is_learned, episode.doubted_level = None, False, 0
+    episode.is_refused = False
     inbox.heeding = True
     inbox.fault = Fault.OPERATOR
     if episode.phase is Phase.CLOSED:

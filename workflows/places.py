@@ -72,6 +72,8 @@ def share_of(episode: Episode, budget: Budget) -> int | str:
             return pool.budgets.confirmed_quarantine
         case Budget.VALIDATION:
             return pool.budgets.validation
+        case Budget.ADMISSION:
+            return pool.budgets.admission
 
 
 async def take_slot(run: Runtime, episode: Episode) -> None:
@@ -105,7 +107,7 @@ async def free_slot(run: Runtime, episode: Episode) -> None:
 
 async def release_all(run: Runtime, episode: Episode) -> None:
     """Tells the guard that every place this episode asked for is free."""
-    for budget in (Budget.DISRUPTION, Budget.QUARANTINE, Budget.VALIDATION):
+    for budget in (Budget.DISRUPTION, Budget.QUARANTINE, Budget.VALIDATION, Budget.ADMISSION):
         await release(run, episode, budget)
 
 

@@ -2,7 +2,8 @@
 
 Owns the examination in its thin form: no rule matches, the GPUs are as many as promised, the node
 itself counts them and DCGM finds nothing, and it is not the same iron once more. It puts no load on
-the node and no mark: work may run there already. Called by `replacing.py`.
+the node and no mark: work may run there already. A newcomer with the startup taint is its own run's
+(`admitting.py`), which alone takes the taint off: here that is waited for. Called by `replacing.py`.
 """
 
 from datetime import timedelta
@@ -12,13 +13,21 @@ from workflows.contracts.machines import RECORD_BASELINE, BaselineRequest
 from workflows.contracts.node_tasks import DIAGNOSE, INVENTORY, NodeTaskRequest, TaskAnswer
 from workflows.diagnosing import judge_diagnosis
 from workflows.episode import Episode
+from workflows.model.identity import NodeRef
 from workflows.model.node_task import IDLE_LEVEL, Result, TaskKind
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.gate import Baseline, Judgement, Verdict, judge_conditions
+from workflows.model.remediation.marks import is_marked
 from workflows.model.remediation.replacement import GPU_RESOURCE, Successor
+from workflows.places import free_slot
 from workflows.runtime import Runtime
+from workflows.telling import publish
 
 EXAMINE_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Seconds between two looks at a newcomer of which it cannot be told yet."""
+AWAIT_ADMISSION = (*(10.0,) * 6, *(30.0,) * 20, *(300.0,) * 12, 3600.0)
+"""Seconds between two looks at a newcomer whose own run examines it: that takes minutes, or, if it
+is held, weeks; each look is history."""
 
 
 async def admit(run: Runtime, episode: Episode, successor: Successor) -> Judgement:
@@ -27,11 +36,16 @@ async def admit(run: Runtime, episode: Episode, successor: Successor) -> Judgeme
     Raises:
         NodeGone: the newcomer has vanished.
     """
+    reading = await run.step(READ_NODE, Owner(successor.node, episode.id))
+    if is_newcomer(reading.node):
+        refused, reading = await await_admission(run, episode, reading)
+        if refused is not None:
+            return refused
     begun, looks = run.now(), 0
     limit = timedelta(seconds=episode.policy.gate.timeout_s)
     while True:
         waited_s = (run.now() - begun).total_seconds()
-        judged = await examine(run, episode, successor, waited_s)
+        judged = await examine(run, episode, successor, reading, waited_s)
         left = begun + limit - run.now()
         if judged.verdict is not Verdict.UNKNOWN or left <= timedelta():
             words = "; ".join(judged.reasons[:4])
@@ -40,14 +54,41 @@ async def admit(run: Runtime, episode: Episode, successor: Successor) -> Judgeme
         pace = timedelta(seconds=EXAMINE_AGAIN[min(looks, len(EXAMINE_AGAIN) - 1)])
         await run.wait(lambda _: False, min(left, pace))
         looks += 1
+        reading = await run.step(READ_NODE, Owner(successor.node, episode.id))
+
+
+async def await_admission(
+    run: Runtime, episode: Episode, reading: Reading
+) -> tuple[Judgement | None, Reading]:
+    """Until the newcomer's own run has let it in; a judgement = people must look.
+
+    If that run has taken it out of service, our slot may be the very one it needs to replace it.
+    """
+    name, looks, told = reading.node.name, 0, ""
+    while is_newcomer(reading.node):
+        words = f"Node {name} came; its own run examines it and takes the startup taint off"
+        if is_marked(reading.node):
+            await free_slot(run, episode)
+            words = f"Node {name} came and is out of service: it has an episode of its own"
+        if words != told:
+            await publish(run, episode, words, "await its admission")
+            told = words
+        has_failed = reading.marker is not None and bool(reading.marker.handed_over)
+        if has_failed or run.inbox.retire is not None:
+            why = "it was handed over to people" if has_failed else "its admission has not ended"
+            return Judgement(Verdict.UNKNOWN, (why,)), reading
+        pace = timedelta(seconds=AWAIT_ADMISSION[min(looks, len(AWAIT_ADMISSION) - 1)])
+        await run.wait(lambda inbox: inbox.retire is not None, pace)
+        reading = await run.step(READ_NODE, Owner(NodeRef(name, reading.node.uid), episode.id))
+        looks += 1
+    return None, reading
 
 
 async def examine(
-    run: Runtime, episode: Episode, successor: Successor, waited_s: float
+    run: Runtime, episode: Episode, successor: Successor, reading: Reading, waited_s: float
 ) -> Judgement:
     """One look; what takes minutes is only asked for if all before it was good."""
     owner = Owner(successor.node, episode.id)
-    reading = await run.step(READ_NODE, owner)
     conditions = judge_conditions(reading.node, episode.policy, run.now())
     if conditions.verdict is not Verdict.PASSED:
         return conditions
@@ -60,10 +101,13 @@ async def examine(
         verdict = Verdict.FAILED if is_settled else Verdict.UNKNOWN
         return Judgement(verdict, (f"it offers {offered} GPUs of {expected}",))
     counted = await run.step(INVENTORY, task(run, episode, owner, TaskKind.INVENTORY))
-    judged = judge_count(episode, reading, counted, expected)
+    baseline = episode.machine.baseline if episode.machine else None
+    given_away = baseline.gpus if baseline else ()
+    judged = judge_count(reading, counted, expected, given_away)
     if judged.verdict is not Verdict.PASSED:
         return judged
-    judged = await diagnose(run, episode, owner, reading, expected)
+    asked = diagnosis_of(run, episode, reading, IDLE_LEVEL, expected)
+    judged = judge_diagnosis(await run.step(DIAGNOSE, asked), reading.node.boot_id)
     if judged.verdict is Verdict.PASSED:
         await record_baseline(run, episode, owner, reading, counted)
     return judged
@@ -76,15 +120,14 @@ def expected_of(episode: Episode, successor: Successor) -> int:
 
 
 def judge_count(
-    episode: Episode, reading: Reading, counted: TaskAnswer, expected: int
+    reading: Reading, counted: TaskAnswer, expected: int, given_away: tuple[str, ...] = ()
 ) -> Judgement:
     """As many as expected, in this boot, and none of those that were given away."""
     if counted.result is not Result.DONE:
         return Judgement(Verdict.UNKNOWN, (f"inventory: {counted.detail}",))
     if not counted.boot_id or counted.boot_id != reading.node.boot_id:
         return Judgement(Verdict.UNKNOWN, ("the inventory was taken in another boot",))
-    baseline = episode.machine.baseline if episode.machine else None
-    back = sorted(set(counted.gpus) & set(baseline.gpus if baseline else ()))
+    back = sorted(set(counted.gpus) & set(given_away))
     if back:
         return Judgement(
             Verdict.FAILED, (f"the same machine came back: it has GPU {back[0]} of the old one",)
@@ -95,23 +138,22 @@ def judge_count(
     return Judgement(Verdict.PASSED)
 
 
-async def diagnose(
-    run: Runtime, episode: Episode, owner: Owner, reading: Reading, expected: int
-) -> Judgement:
-    """DCGM's diagnostic at the level that puts no load on the GPUs."""
-    policy = episode.policy
-    limit_s = policy.gate.diagnose_limits_s[IDLE_LEVEL - 1]
-    asked = NodeTaskRequest(
-        owner=owner,
+def diagnosis_of(
+    run: Runtime, episode: Episode, reading: Reading, level: int, expected: int
+) -> NodeTaskRequest:
+    """DCGM's diagnostic on the newcomer; level 1 puts no load on the GPUs."""
+    policy, node = episode.policy, reading.node
+    limit_s = policy.gate.diagnose_limits_s[level - 1]
+    return NodeTaskRequest(
+        owner=Owner(NodeRef(node.name, node.uid), episode.id),
         kind=TaskKind.DIAGNOSE,
         step=f"admit-{run.now():%H%M%S%f}",
         deadline_s=limit_s + policy.timing.node_task_deadline_s,
-        expected_boot_id=reading.node.boot_id,
-        level=IDLE_LEVEL,
+        expected_boot_id=node.boot_id,
+        level=level,
         expected_gpus=expected,
         limit_s=limit_s,
     )
-    return judge_diagnosis(await run.step(DIAGNOSE, asked), reading.node.boot_id)
 
 
 def task(run: Runtime, episode: Episode, owner: Owner, kind: TaskKind) -> NodeTaskRequest:
@@ -127,7 +169,10 @@ def task(run: Runtime, episode: Episode, owner: Owner, kind: TaskKind) -> NodeTa
 async def record_baseline(
     run: Runtime, episode: Episode, owner: Owner, reading: Reading, counted: TaskAnswer
 ) -> None:
-    """What a machine had when it was found well is what it must have from now on."""
+    """What a machine had when it was found well is what it must have from now on.
+
+    One that stands already is not overwritten.
+    """
     node = reading.node
     done = await run.step(
         RECORD_BASELINE,

@@ -30,10 +30,10 @@ def annotations(**changed: str | None) -> dict[str, Any]:
 
 # Rule and patch.
 WRITES: Mapping[str, tuple[int, Any]] = {
-    "own taint": (4, {"spec": {"taints": [{"key": "fleetmend.io/x", "effect": "NoExecute"}]}}),
-    "taints removed": (4, {"spec": {"taints": None}}),
+    "own taint": (10, {"spec": {"taints": [{"key": "fleetmend.io/x", "effect": "NoExecute"}]}}),
+    "taints removed": (10, {"spec": {"taints": None}}),
     "cordon and taint": (
-        4,
+        10,
         {**ENTRY, "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoExecute"}]}},
     ),
     "pod range": (4, {"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}}),
@@ -64,6 +64,9 @@ WRITES: Mapping[str, tuple[int, Any]] = {
         {"metadata": {"annotations": {VETOES[0]: "true"}}, "spec": {"unschedulable": True}},
     ),
 }
+
+STARTUP = {"key": "fleetmend.io/unvalidated", "effect": "NoSchedule", "value": "new"}
+OTHER = {"key": "example.com/burn-in", "effect": "NoSchedule"}
 
 
 @pytest.fixture(scope="module", params=["fleetmend-watch", "fleetmend-worker"])
@@ -168,3 +171,65 @@ def test_process_works_beside_marks_of_others(world: World, process: Caller, nod
     world.admin.patch(node.path, others)
     process.patch(node.path, ENTRY, STRATEGIC)
     process.patch(node.path, EXIT, STRATEGIC)
+
+
+def tainted(world: World, node: SimNode, *taints: dict[str, str]) -> None:
+    world.admin.patch(node.path, {"spec": {"taints": list(taints)}})
+
+
+def untaint(*left: dict[str, str]) -> dict[str, Any]:
+    return {"spec": {"taints": list(left) or None}}
+
+
+@pytest.mark.parametrize("others", [(), (OTHER,)], ids=["alone", "beside another"])
+def test_worker_takes_the_startup_taint_off(
+    world: World, node: SimNode, others: tuple[dict[str, str], ...]
+) -> None:
+    tainted(world, node, *others, STARTUP)
+    left = world.account("fleetmend-worker").patch(node.path, untaint(*others))
+    assert left["spec"].get("taints", []) == list(others)
+
+
+def test_watch_does_not_take_the_startup_taint_off(world: World, node: SimNode) -> None:
+    tainted(world, node, STARTUP)
+    request = Request("PATCH", node.path, untaint(), MERGE)
+    assert_refused(world.account("fleetmend-watch").send(request), 10)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((STARTUP, OTHER), (), id="another with it"),
+        pytest.param((STARTUP, OTHER), (STARTUP,), id="another in its place"),
+        pytest.param((OTHER,), (), id="another"),
+        pytest.param((), (STARTUP,), id="put on"),
+        pytest.param((STARTUP,), (OTHER,), id="exchanged"),
+        pytest.param(
+            ({**STARTUP, "effect": "NoExecute"},), (), id="of the same key with another effect"
+        ),
+        pytest.param((STARTUP,), ({**STARTUP, "value": "old"},), id="its value changed"),
+    ],
+)
+def test_worker_changes_no_other_taint(
+    world: World,
+    node: SimNode,
+    before: tuple[dict[str, str], ...],
+    after: tuple[dict[str, str], ...],
+) -> None:
+    tainted(world, node, *before)
+    request = Request("PATCH", node.path, untaint(*after), MERGE)
+    assert_refused(world.account("fleetmend-worker").send(request), 10)
+
+
+def test_worker_leaves_the_startup_taint_of_a_marked_node(world: World, node: SimNode) -> None:
+    tainted(world, node, STARTUP)
+    worker = world.account("fleetmend-worker")
+    worker.patch(node.path, ENTRY)
+    for _ in range(8):  # a controller adds the cordon's own taint meanwhile
+        body = world.admin.get(node.path)
+        left = [taint for taint in body["spec"]["taints"] if taint["key"] != STARTUP["key"]]
+        version = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"]}}
+        answer = worker.send(Request("PATCH", node.path, {**untaint(*left), **version}, MERGE))
+        if answer.code != 409:
+            break
+    assert_refused(answer, 11)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.replay.stage import Stage
 from tests.workflows.karpenter_world import KarpenterWorld
+from tests.workflows.newcomer_world import bought
 from tests.workflows.world import GPUS, NODE, POLICY, World, diagnosed, report_of, xid
 from workflows.contracts.messages import Opening, ValidationOrder
 from workflows.memory_runtime import START
@@ -68,6 +69,17 @@ def from_karpenter(**changes: Any) -> World:
     return world
 
 
+def newcomer(**changes: Any) -> World:
+    """With the startup taint, made by Karpenter."""
+    soon = {"removal_takes": BOOT, "comes": BOOT}
+    world = bought(**{"policy": impatient(), **soon, **changes})
+    pool = world.policy.pools[0]
+    rule = pool.admission.model_copy(update={"timeout_s": 1.0})
+    pools = (pool.model_copy(update={"admission": rule}),)
+    world.policy = world.policy.model_copy(update={"pools": pools})
+    return world
+
+
 def missing_gpu() -> World:
     return lost_gpu(gpus_after_boot=GPUS[:7])
 
@@ -115,6 +127,11 @@ async def recovers_in_the_debounce(stage: Stage) -> None:
 async def retire_when_held(stage: Stage) -> None:
     await stage.until_held()
     await stage.say("retire")
+
+
+async def let_in_by_hand(stage: Stage) -> None:
+    await stage.until_held()
+    await stage.change(lambda: setattr(stage.world, "taints", ()))
 
 
 async def recovers_in_quarantine(stage: Stage) -> None:
@@ -322,5 +339,8 @@ SCENES = (
     Scene("validated", "returned", idle, opening=IDLE),
     Scene("validation-gave-way", "returned", lambda: idle(work="jobs/early"), opening=IDLE),
     Scene("validation-failed", "returned", weak, opening=IDLE),
+    Scene("admitted", "returned", newcomer),
+    Scene("admission-refused", "replaced", lambda: newcomer(gpus=GPUS[:7])),
+    Scene("admission-by-hand", "dismissed", lambda: newcomer(gpus=(*GPUS, "x")), let_in_by_hand),
     Scene("recovered-by-the-sweep", "returned", lambda: replace(lost_gpu(), bad={}), opening=SWEEP),
 )

@@ -17,7 +17,13 @@ from workflows.memory_runtime import START, StillWaiting
 from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
 from workflows.model.node_task import Health, Result
-from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL, VETOES, other_healer
+from workflows.model.remediation.marks import (
+    EPISODE,
+    KARPENTER_NODEPOOL_LABEL,
+    VETOES,
+    Marker,
+    other_healer,
+)
 from workflows.model.remediation.permit import Effect
 from workflows.model.remediation.removal import Blocker
 from workflows.model.remediation.replacement import (
@@ -74,6 +80,8 @@ class KarpenterWorld(World):
     new_gpus: tuple[str, ...] = NEW_GPUS
     new_health: Health = Health.HEALTHY
     newcomer_is_gone: bool = False
+    new_taints: tuple[str, ...] = ()
+    new_marker: Marker | None = None
     deleted_at: datetime | None = None
     deletions: int = 0
     baselines: list[str] = field(default_factory=list)
@@ -191,8 +199,12 @@ class KarpenterWorld(World):
             gpus=count,
             capacity=count,
             unschedulable=False,
+            taints=self.new_taints,
         )
-        return Reading(node, MachineMemory("machine-2", None, 0, 0, ""), None)
+        own = {key: text for key, text in view.annotations.items() if key not in (EPISODE, *VETOES)}
+        mark = {EPISODE: self.new_marker.encode()} if self.new_marker else {}
+        node = replace(node, annotations={**own, **mark})
+        return Reading(node, MachineMemory("machine-2", None, 0, 0, ""), self.new_marker)
 
     def new_inventory(self, request: Any, now: datetime) -> TaskAnswer:
         return TaskAnswer(Result.DONE, "", f"boot-{self.boots}", self.new_gpus, "H100")

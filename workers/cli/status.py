@@ -22,6 +22,7 @@ from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef, workflow_id
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
+from workflows.model.remediation.admission import is_newcomer, waits_for
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import IGNORE, PAUSE, MarkerError, is_marked, marker_of
 from workflows.model.remediation.permit import ALLOWED, Effect, Permit, Refusal
@@ -36,6 +37,7 @@ class Row:
     """One node; "" = nothing to tell. `marks` are the cordon and fleetmend's annotations.
 
     `protected` = why it is not disrupted whatever befalls it (the policy's scope).
+    `waits` says what a new node's admission waits for.
     """
 
     node: str
@@ -51,6 +53,7 @@ class Row:
     detail: str
     workflow_id: str
     protected: str
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,7 @@ def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
         detail=machine.held_reason if machine and held else "",
         workflow_id=identity if found else "",
         protected=permit.detail if permit.refusal is Refusal.PROTECTED else "",
+        waits=_waits(node, sight, is_open=found is not None),
     )
 
 
@@ -252,6 +256,16 @@ def _protection_unknown(sight: Sight, rows: Sequence[Row]) -> str:
     permits = (_protection(node, sight) for node in sight.nodes if node.name in shown)
     unknown = (p.detail for p in permits if p.refusal is Refusal.PROTECTION_UNKNOWN)
     return next(unknown, "")
+
+
+def _waits(node: NodeView, sight: Sight, *, is_open: bool) -> str:
+    """What keeps a new node from its first job."""
+    if not is_newcomer(node) or is_marked(node):
+        return ""
+    blocked = waits_for(node, sight.policy, sight.arming) if sight.policy else ""
+    if blocked or is_open:
+        return blocked or "it is being examined, or waits for its turn: see fleetmend node"
+    return "it is not Ready yet" if not node.ready else "watch has not started its admission yet"
 
 
 def _pool_name(node: NodeView, policy: Policy | None, machine: Machine | None) -> str:
@@ -275,6 +289,8 @@ def _marks(node: NodeView) -> Iterable[str]:
                 yield f"handed over to {marker.handed_over}"
             elif marker:
                 yield "episode" + (" + slot" if marker.slot else "")
+    if is_newcomer(node):
+        yield "new"
     if PAUSE in node.annotations:
         yield "paused"
     if IGNORE in node.annotations:
@@ -302,6 +318,8 @@ def _show_rows(rows: Sequence[Row]) -> None:
             console().print(f"[red]held:[/] {escape(f'{row.node}: {row.detail}')}")
         if row.protected:
             console().print(f"protected: {escape(row.protected)}", soft_wrap=True)
+        if row.waits:
+            console().print(f"[yellow]not admitted yet:[/] {escape(f'{row.node}: {row.waits}')}")
 
 
 def _show_arming(arming: Arming) -> None:
@@ -335,6 +353,7 @@ def _show_facts(row: Row, sight: Sight, machine: Machine | None, matches: list[s
         ("fault", row.fault),
         ("held", row.detail if row.held else ""),
         ("protected", row.protected or _protection_unknown(sight, [row])),
+        ("not admitted yet", row.waits),
         ("workflow", row.workflow_id),
     ]
     if machine is not None:

@@ -1,7 +1,7 @@
 """What an open episode is told of its Node, and when that is something new.
 
 Owns the selection: Ready, boot, allocatable GPUs, the conditions that rules and gate look at, the
-marks, a pause; and which of them cannot wait. A node's other conditions, of which there may be any number, neither travel nor
+marks, a pause, the startup taint; and which of them cannot wait. A node's other conditions, of which there may be any number, neither travel nor
 wake an episode. Pure.
 """
 
@@ -12,6 +12,7 @@ from workers.watch.pace import Haste
 from workflows.contracts.messages import NodeFacts
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.marks import PAUSE, Marker
 
 
@@ -26,6 +27,7 @@ class FactsKey:
     gpus: tuple[tuple[str, int], ...]
     conditions: tuple[tuple[str, str], ...]
     paused: bool
+    newcomer: bool = False
 
 
 def told_conditions(policy: Policy) -> frozenset[str]:
@@ -46,6 +48,7 @@ def key_of(node: NodeView, marker: Marker | None, told: frozenset[str]) -> Facts
             sorted((name, c.status) for name, c in node.conditions.items() if name in told)
         ),
         paused=PAUSE in node.annotations,
+        newcomer=is_newcomer(node),
     )
 
 
@@ -59,7 +62,15 @@ def haste_of(key: FactsKey, told: FactsKey | None) -> Haste:
 def _decisive(key: FactsKey) -> tuple[object, ...]:
     """What people do, and what proves a boot: an episode acts on these at once."""
     ready = dict(key.conditions).get("Ready")
-    return (key.ready, ready, key.boot_id, key.unschedulable, key.marker_episode, key.paused)
+    return (
+        key.ready,
+        ready,
+        key.boot_id,
+        key.unschedulable,
+        key.marker_episode,
+        key.paused,
+        key.newcomer,
+    )
 
 
 def facts_of(node: NodeView, key: FactsKey, now: datetime, *, gone: bool = False) -> NodeFacts:
@@ -76,4 +87,5 @@ def facts_of(node: NodeView, key: FactsKey, now: datetime, *, gone: bool = False
         paused=key.paused,
         at=now,
         gone=gone,
+        newcomer=key.newcomer,
     )

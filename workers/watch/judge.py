@@ -15,6 +15,7 @@ from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import AGENT_CONDITIONS, STALE, RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
+from workflows.model.remediation.admission import is_due, is_newcomer, waits_for
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import (
     IGNORE,
@@ -68,6 +69,8 @@ class Verdict:
         withheld: as `reflex`, where the node is protected, or it cannot be told whether it is.
         refusal: why a quarantine at once is not permitted, if one was due.
         why: `refusal` in words, for a protected node.
+        is_due: a new node is to be admitted: its run is started, whether anything matches or not.
+        waits: what the admission of a new node waits for, in words.
         is_silent: the agent is silent by some rule, reported or not.
         again_at: when the node must be judged again though nothing changes; None = never.
     """
@@ -81,6 +84,8 @@ class Verdict:
     withheld: RuleMatch | None = None
     refusal: Refusal | None = None
     why: str = ""
+    is_due: bool = False
+    waits: str = ""
     is_silent: bool = False
     again_at: datetime | None = None
 
@@ -95,14 +100,23 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     is_ours = marker is not None
     if pool is None or node.is_control_plane or IGNORE in node.annotations:
         # Out of scope by now; an episode that is open all the same is told, so that it sees it.
-        return Verdict("", marker=marker, has_episode=is_ours)
+        waits = waits_for(node, policy, arming) if is_newcomer(node) else ""
+        return Verdict("", marker=marker, has_episode=is_ours, waits=waits)
     found = match_rules(node, policy, now)
     is_silent = any(match.status == STALE for match in found)
     heard, graced_until = _after_grace(found, sight.silent_since or now, now)
     again_at = _earlier(graced_until, _next_silence(node, policy, now))
     matches = _standing(sight, marker, heard)
+    waits = waits_for(node, policy, arming) if is_newcomer(node) else ""
     if not is_ours and not matches:
-        return Verdict(pool.name, is_silent=is_silent, again_at=again_at)
+        return Verdict(
+            pool.name,
+            has_episode=is_due(node, policy, arming),
+            is_due=is_due(node, policy, arming),
+            waits=waits,
+            is_silent=is_silent,
+            again_at=again_at,
+        )
     due = _due(sight, matches)
     permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
     is_observing = permit.refusal is Refusal.OBSERVING
@@ -119,6 +133,8 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
         withheld=due if permit.refusal is None and not is_free else None,
         refusal=(permit.refusal or protection.refusal) if due else None,
         why=protection.detail,
+        is_due=is_due(node, policy, arming),
+        waits=waits,
         is_silent=is_silent,
         again_at=again_at,
     )

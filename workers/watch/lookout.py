@@ -35,6 +35,9 @@ from workflows.model.remediation.permit import Refusal
 MAX_LOOKS: Final = 5
 """How often one change is judged anew after conflicts; then the next tick goes on."""
 
+ADMISSION: Final = "admission"
+"""Before a new node's boot: in the place of a match's id, so that its run is started once a boot."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -219,6 +222,7 @@ class Lookout:
             self._account(tracked, *attempt)
         self._announce(tracked, verdict)
         self._tell_withheld(tracked, verdict)
+        self._tell_waiting(tracked, verdict)
 
     def _act(
         self, tracked: Tracked, policy: Policy, now: datetime
@@ -277,6 +281,8 @@ class Lookout:
         """What is to be reported; None = nothing that was not reported before."""
         ids = frozenset(match.id for match in verdict.matches)
         self._forget_what_passed(tracked, verdict, ids)
+        if verdict.is_due:
+            ids |= {f"{ADMISSION}/{tracked.view.boot_id}"}
         if not verdict.has_episode or not (ids or verdict.marker):
             # What is reported next is another episode: an id is not used for two.
             tracked.reported, tracked.episode = None, ""
@@ -422,6 +428,18 @@ class Lookout:
             text = f"not quarantined for {match.fault} (rule {match.rule}): {verdict.why}"
             notice = Notice(tracked.ref, match.id, "NotQuarantined", text, is_warning=True)
             self._hands.notices.tell(notice)
+
+    def _tell_waiting(self, tracked: Tracked, verdict: Verdict) -> None:
+        """Say once for each cause why a new node is not admitted: nothing else would."""
+        waits, said = verdict.waits, tracked.waits
+        tracked.waits = waits
+        if not waits or waits == said:
+            return
+        _log.warning("admission_waits", node=tracked.view.name, uid=tracked.view.uid, problem=waits)
+        notice = Notice(
+            tracked.ref, waits, "AdmissionWaits", f"not admitted yet: {waits}", is_warning=True
+        )
+        self._hands.notices.tell(notice)
 
 
 def _is_quarantined(tracked: Tracked) -> bool:

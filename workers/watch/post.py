@@ -134,7 +134,7 @@ class TemporalPost:
             pool=report.pool,
             opened_by="watch",
         )
-        fault = report.matches[0].fault.value if report.matches else "quarantined"
+        fault = report.matches[0].fault.value if report.matches else "quarantined or new"
 
         async def start(client: Client) -> object:
             return await client.start_workflow(

@@ -208,3 +208,24 @@ class Permitted:
 AWAIT_PERMIT = Contract(
     "await_permit", Effect.READ, PermitRequest, Permitted, "wait until people allow it"
 )
+
+
+@dataclass(frozen=True)
+class AdmitRequest:
+    """Let work onto a node that was found well during this boot, and that carries no mark."""
+
+    owner: Owner
+    boot_id: str
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The startup taint is off, by us or by somebody else, or `refused` says why it stays."""
+
+    resource_version: str
+    refused: str = ""
+
+
+ADMIT_NODE = Contract(
+    "admit_node", Effect.MARK, AdmitRequest, Admitted, "take the startup taint off the node"
+)

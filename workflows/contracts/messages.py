@@ -16,7 +16,10 @@ from workflows.model.remediation.budget import Budget
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What an episode may be waiting for, as watch sees it; `gone` = the Node was deleted."""
+    """What an episode may be waiting for, as watch sees it.
+
+    `gone` = the Node was deleted, `newcomer` = it carries the startup taint.
+    """
 
     uid: str
     resource_version: str
@@ -29,6 +32,7 @@ class NodeFacts:
     paused: bool
     at: datetime
     gone: bool = False
+    newcomer: bool = False
 
 
 @dataclass(frozen=True)

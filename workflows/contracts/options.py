@@ -58,6 +58,7 @@ OPTIONS: Mapping[str, Options] = MappingProxyType(
         kube.GIVE_BACK.name: _CALL,
         kube.HAND_OVER.name: _CALL,
         kube.AWAIT_PERMIT.name: _WAIT,
+        kube.ADMIT_NODE.name: _CALL,
         node_tasks.INVENTORY.name: Options(start_to_close=_s(3900), heartbeat=_s(10)),
         node_tasks.REBOOT.name: Options(start_to_close=_s(3900), heartbeat=_s(10)),
         node_tasks.DIAGNOSE.name: Options(start_to_close=_s(15_600), heartbeat=_s(10)),

@@ -1,18 +1,25 @@
 """Amounts as the policy writes them: shares of a pool, and durations with their bounds.
 
-Owns what may be written and how a share becomes a count of nodes. `policy.py` and what it is made
-of take their field types from here. Pure.
+Owns what may be written, how a share becomes a count of nodes, and the base of the policy's parts.
+`policy.py` and what it is made of take their field types from here. Pure.
 """
 
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_S = 31 * 86_400
 """Longest duration that may be set: a month; more cannot be meant, and would overflow somewhere."""
 Seconds = Annotated[float, Field(ge=0, le=MAX_S, allow_inf_nan=False)]
 Timeout = Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)]
+
+
+class Part(BaseModel):
+    """One part of the policy: no field but those it names, and nothing changes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
 
 _SHARE = re.compile(r"(100|[1-9]?[0-9])%")
 

@@ -14,15 +14,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AwareDatetime,
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     model_validator,
 )
 
-from workflows.model.amounts import MAX_S, Seconds, Share, Timeout
+from workflows.model.amounts import MAX_S, Part, Seconds, Share, Timeout
 from workflows.model.detection.fault import Fault
+from workflows.model.upkeep import AdmissionPolicy, ValidationPolicy
 
 MAX_POOLS = 64
 MAX_RULES = 128
@@ -72,15 +71,11 @@ LATER_DRAIN_WAYS = frozenset({"checkpoint"})
 LATER_RUNGS = frozenset({"restart-services", "reset-gpu", "power-cycle"})
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 Label = Annotated[str, Field(min_length=1, max_length=253)]
 NamespaceName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
-class Budgets(_Part):
+class Budgets(Part):
     """How many nodes of a pool may be out at once; each is max(1, share of the pool)."""
 
     reflex_quarantine: Share = "10%"
@@ -92,21 +87,11 @@ class Budgets(_Part):
     validation: Share = "10%"
     """Idle nodes that are validated at once, granted by the guard; what a validation found bad
     counts until it is back in service."""
+    admission: Share = 20
+    """New nodes that are examined at once, granted by the guard."""
 
 
-class ValidationPolicy(_Part):
-    """Idle nodes of a pool are validated by themselves, the longest unvalidated first."""
-
-    enabled: bool = False
-    period_s: Annotated[float, Field(ge=600, le=MAX_S, allow_inf_nan=False)] = 7 * 86_400
-    """How old a node's last validation may become, if it is idle."""
-    level: Annotated[int, Field(ge=1, le=4)] = 2
-    """Level of DCGM's diagnostic; above 1 it loads the GPUs."""
-    share: Share = "10%"
-    """Of the pool's idle nodes, at once; rounded down, never below 1."""
-
-
-class Pool(_Part):
+class Pool(Part):
     """Nodes that policy treats alike: those that carry every label of `selector`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -120,9 +105,10 @@ class Pool(_Part):
     capacity_ends: AwareDatetime | None = None
     """End of the pool's capacity block: near it nothing is replaced, for nothing would come."""
     validation: ValidationPolicy = ValidationPolicy()
+    admission: AdmissionPolicy = AdmissionPolicy()
 
 
-class Scope(_Part):
+class Scope(Part):
     """Which nodes are left alone, whatever pool they are in."""
 
     protected_namespaces: tuple[NamespaceName, ...] = Field(
@@ -145,7 +131,7 @@ def expected_gpus(pool: Pool, labels: Mapping[str, str]) -> int | None:
     return count if 0 < count <= 1024 else None
 
 
-class Rule(_Part):
+class Rule(Part):
     """One row: a node condition with this status (and one of these reasons) is this fault.
 
     The first row that fits a condition counts. `Stale` fits a condition that is absent, older
@@ -170,7 +156,7 @@ class Rule(_Part):
         return self
 
 
-class FaultPolicy(_Part):
+class FaultPolicy(Part):
     """What is done about one fault class."""
 
     drain: DrainWay = DrainWay.NOW
@@ -203,7 +189,7 @@ class FaultPolicy(_Part):
 DiagnoseLimit = Annotated[float, Field(gt=0, le=14_400, allow_inf_nan=False)]
 
 
-class GatePolicy(_Part):
+class GatePolicy(Part):
     """What a node must pass to return, and how long it may take to answer."""
 
     conditions: tuple[Label, ...] = (
@@ -226,7 +212,7 @@ class GatePolicy(_Part):
     """Wall clock of DCGM's diagnostic at levels 1 to 4; past it, it is ended and has no answer."""
 
 
-class Timing(_Part):
+class Timing(Part):
     """How patient an episode is."""
 
     silence_s: Seconds = 900
@@ -242,7 +228,7 @@ class Timing(_Part):
     """How often a held episode reminds people."""
 
 
-class StepOptions(_Part):
+class StepOptions(Part):
     """Overrides of one row of the options table (`contracts/options.py`), by step name."""
 
     start_to_close_s: Timeout | None = None
@@ -373,7 +359,7 @@ def _default_faults() -> dict[Fault, FaultPolicy]:
     }
 
 
-class Policy(_Part):
+class Policy(Part):
     """Everything a person may set. An empty file is the built-in policy."""
 
     pools: tuple[Pool, ...] = Field(default_factory=_default_pools, max_length=MAX_POOLS)

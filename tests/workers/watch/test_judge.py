@@ -213,3 +213,48 @@ def test_node_of_which_it_cannot_be_told_is_reported_but_not_quarantined_at_once
 def test_observe_mode_promises_nothing_for_a_protected_node() -> None:
     verdict = _judge(node(reason="GpuLost"), Arming(), pods=_on("n"))
     assert (verdict.would_reflex, verdict.withheld) == (None, None)
+
+
+STARTUP = {"taints": [{"key": "fleetmend.io/unvalidated", "effect": "NoSchedule"}]}
+
+
+def test_a_new_node_is_to_be_admitted_though_nothing_matches() -> None:
+    verdict = _judge(node(spec=STARTUP))
+    assert (verdict.is_due, verdict.has_episode, verdict.waits) == (True, True, "")
+    assert verdict.matches == ()
+
+
+@pytest.mark.parametrize(
+    ("view", "arming", "words"),
+    [
+        pytest.param(node(spec=STARTUP), Arming(), "not armed", id="not armed"),
+        pytest.param(node(spec=STARTUP, annotations={PAUSE: "x"}), None, PAUSE, id="paused"),
+        pytest.param(
+            node(spec=STARTUP, labels={"fleetmend.io/pool": "other"}),
+            None,
+            "in no pool",
+            id="no pool",
+        ),
+        pytest.param(node(spec=STARTUP, annotations={IGNORE: "x"}), None, IGNORE, id="ignored"),
+    ],
+)
+def test_a_new_node_that_nobody_may_admit_is_told_about(
+    view: NodeView, arming: Arming | None, words: str
+) -> None:
+    verdict = _judge(view, arming)
+    assert (verdict.is_due, verdict.has_episode) == (False, False)
+    assert words in verdict.waits
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(node(spec=STARTUP, conditions=[]), id="not Ready yet"),
+        pytest.param(
+            node(spec=STARTUP, annotations={EPISODE: MARKER.encode()}), id="out of service"
+        ),
+        pytest.param(node(), id="in service"),
+    ],
+)
+def test_an_admission_begins_with_a_ready_node_that_nobody_has(view: NodeView) -> None:
+    assert not _judge(view).is_due

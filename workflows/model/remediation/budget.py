@@ -18,6 +18,8 @@ class Budget(StrEnum):
     QUARANTINE = "quarantine"
     DISRUPTION = "disruption"
     VALIDATION = "validation"
+    ADMISSION = "admission"
+    """Noted on no node: it disrupts nothing, and only keeps a scale-up from being a storm."""
 
 
 def grantable(waiting: Sequence[str], holders: Iterable[str], cap: int) -> tuple[str, ...]:

@@ -15,6 +15,12 @@ def rungs_for(ladder: Sequence[Rung], pool: Pool | None, *, is_on_karpenter: boo
     return [rung for rung in ladder if rung is not Rung.REPLACE or can]
 
 
+def from_replace(ladder: Sequence[Rung]) -> tuple[Rung, ...]:
+    """What of a ladder is meant for a machine that never worked: nothing on it is to be saved."""
+    rungs = tuple(ladder)
+    return rungs[rungs.index(Rung.REPLACE) :] if Rung.REPLACE in rungs else ()
+
+
 def next_rung(ladder: Sequence[Rung], tried: Sequence[Rung]) -> Rung | None:
     """The first rung of `ladder` after the last one tried; None = nothing more is allowed.
 

@@ -12,12 +12,14 @@ from datetime import datetime, timedelta
 from workflows.model.amounts import nodes_of_share
 from workflows.model.identity import NodeRef
 from workflows.model.node import EPOCH, NodeView, PodView
-from workflows.model.policy import Policy, ValidationPolicy
+from workflows.model.policy import Policy
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.arming import FLEET, Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
 from workflows.model.remediation.marks import is_marked, other_healer
 from workflows.model.remediation.permit import Claim, Effect, decide_permit
 from workflows.model.remediation.protection import ENDED, decide_protection
+from workflows.model.upkeep import ValidationPolicy
 
 DUE_AT = 0.9
 """Part of the period after which a node is due: the rest is room for ticks, places and jobs."""
@@ -73,6 +75,8 @@ def _not_in_service(sight: Sight) -> str:
         return "it has an open episode"
     if is_marked(node):
         return "it is marked already"
+    if is_newcomer(node):
+        return "it is new and waits for its admission"
     if node.unschedulable:
         return "somebody has cordoned it"
     healer = other_healer(node)
