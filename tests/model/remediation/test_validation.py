@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.model.views import NOW, POLICY, condition, node, pod
 from workflows.model.amounts import nodes_of_share
 from workflows.model.identity import NodeRef
-from workflows.model.policy import ValidationPolicy
 from workflows.model.remediation.arming import Arming, Entry
 from workflows.model.remediation.marks import EPISODE, IGNORE, PAUSE
 from workflows.model.remediation.validation import (
@@ -22,6 +21,7 @@ from workflows.model.remediation.validation import (
     pick,
     why_not,
 )
+from workflows.model.upkeep import ValidationPolicy
 
 RULE = ValidationPolicy(enabled=True, period_s=86_400, share="10%")
 ARMED = Arming(armed=(Entry("training", "ada", NOW, ""),))

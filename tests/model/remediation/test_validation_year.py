@@ -9,8 +9,8 @@ from tests.model.views import NOW
 from workers.control.settings import WorkerSettings
 from workflows.model.amounts import nodes_of_share
 from workflows.model.identity import NodeRef
-from workflows.model.policy import ValidationPolicy
 from workflows.model.remediation.validation import IdleNode, pick
+from workflows.model.upkeep import ValidationPolicy
 
 TICK = timedelta(seconds=WorkerSettings(cluster="c").validation_interval_s)
 RULE = ValidationPolicy(enabled=True, period_s=7 * 86_400, share="10%")
