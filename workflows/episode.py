@@ -56,9 +56,11 @@ class Episode:
     is), `asked` the places asked of the guard, `refused` the epoch of the
     last grant that was an older guard's. `validation` is the last answer of the gate,
     `failures` what the last diagnosis found. `order` = the node is only being validated.
-    `is_learned` = this run found out what the fault is; the marker says another. `doubted_level`
-    is the level of a validation that was not passed: the gate asks for no less. `is_newcomer` = the
-    node carries the startup taint, `is_refused` = and its admission has failed.
+    `is_classed` = a report, our mark or a second source has said what `fault` is; before that, and
+    in an episode that was opened again, any report does. `is_learned` = this run found out what the
+    fault is; the marker says another. `doubted_level` is the level of a validation that was not
+    passed: the gate asks for no less. `is_newcomer` = the node carries the startup taint,
+    `is_refused` = and its admission has failed.
     """
 
     opening: Opening
@@ -92,6 +94,7 @@ class Episode:
     validation: Validation | None = None
     failures: tuple[Failure, ...] = ()
     order: ValidationOrder | None = None
+    is_classed: bool = False
     is_learned: bool = False
     doubted_level: int = 0
     is_newcomer: bool = False
@@ -167,10 +170,12 @@ class Episode:
     def blame(self, match: RuleMatch) -> None:
         """The episode is about this match now."""
         self.match, self.fault, self.rule = match, match.fault, match.rule
+        self.is_classed = True
 
     def learn(self, fault: Fault, source: str) -> None:
         """A second source on the node has said which class the unknown fault is."""
-        self.fault, self.rule, self.is_learned = fault, source, True
+        self.fault, self.rule = fault, source
+        self.is_learned, self.is_classed = True, True
 
     def note_gate(self, now: datetime, judged: Judgement) -> None:
         """The gate has answered; what its diagnosis said of the same verdict stands."""

@@ -372,7 +372,7 @@ async def drain(run: Runtime, episode: Episode) -> Judgement | None:
 
 def blockers(done: Drained) -> tuple[str, ...]:
     """Who stands in the way of a drain, one line each."""
-    lines = tuple(f"{b.pod} ({b.owner}): {b.reason}" for b in done.blocked[:8])
+    lines = tuple(str(blocked) for blocked in done.blocked[:8])
     return lines or (f"{done.remaining} pods are left on the node",)
 
 

@@ -188,8 +188,8 @@ def reopen(run: Runtime, episode: Episode) -> None:
     episode.match, episode.marker = None, None
     episode.drained, episode.recover, episode.overruled = False, False, None
     episode.claims, episode.horizon = None, None
-    episode.order, episode.is_learned, episode.doubted_level = None, False, 0
-    episode.is_refused = False
+    episode.order, episode.doubted_level = None, 0
+    episode.is_learned, episode.is_classed, episode.is_refused = False, False, False
     inbox.heeding = True
     inbox.fault = Fault.OPERATOR
     if episode.phase is Phase.CLOSED:

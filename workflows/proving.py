@@ -20,7 +20,7 @@ from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest
 from workflows.diagnosing import GaveWay, diagnose
 from workflows.episode import Episode, attempt
 from workflows.inbox import Expectation, Inbox, Interruption
-from workflows.model.detection.fault import Fault, is_worse
+from workflows.model.detection.fault import UNKNOWN_KIND, Fault, is_worse
 from workflows.model.node_task import Result, TaskKind
 from workflows.model.policy import Rung
 from workflows.model.remediation.gate import (
@@ -57,12 +57,17 @@ this was there before: it has just become the leader, or etcd was restored."""
 
 
 def hear(run: Runtime, episode: Episode) -> None:
-    """Takes what was reported; a worse fault than the episode's becomes the episode's."""
+    """Takes what was reported; a worse fault than the episode's becomes the episode's.
+
+    That a node cannot be reached while it does the reboot that we asked for says nothing of it.
+    """
     for match in run.inbox.take_fresh():
-        is_first = episode.match is None and not episode.is_learned
-        if is_first or is_worse(match.fault, episode.fault):
+        if episode.pending is not None and match.fault in UNKNOWN_KIND:
+            continue
+        is_same = episode.match is None and match.fault is episode.fault and not episode.is_learned
+        if is_same or not episode.is_classed or is_worse(match.fault, episode.fault):
             episode.blame(match)
-    if episode.match is not None:
+    if episode.is_classed:
         run.inbox.fault = episode.fault
 
 
@@ -115,6 +120,9 @@ def adopt(run: Runtime, episode: Episode, reading: Reading) -> None:
         episode.recover = True
     if episode.match is None and not episode.is_learned and marker.fault in set(Fault):
         episode.fault, episode.rule = Fault(marker.fault), marker.rule
+        if not episode.recover and episode.fault is not Fault.OPERATOR:
+            # What is reported again under a known id is not new: the mark says what it is.
+            episode.is_classed, run.inbox.fault = True, episode.fault
 
 
 def _stands(reading: Reading, wanted: Expectation) -> bool:

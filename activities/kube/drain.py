@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final
 
@@ -32,7 +31,7 @@ from activities.kube.node_pods import (
 from activities.permit import Authority, StandingPermit
 from workflows.contracts.kube import Drained, DrainRequest
 from workflows.model.detection.finding import printable
-from workflows.model.node import PodView, parse_instant
+from workflows.model.node import PodView
 from workflows.model.policy import DrainWay
 from workflows.model.remediation.drain import (
     Blocked,
@@ -55,6 +54,17 @@ MAX_BLOCKED: Final = 32
 """Pods named in an answer; the count of all is in `remaining`."""
 MAX_REMEMBERED: Final = 1_000
 """Evicted UIDs that a later attempt is told of, so that it counts each pod once."""
+MAX_TOLD: Final = 8
+"""Pods in the way that a heartbeat names: it is read by people, and sent every second."""
+MAX_TICK_S: Final = 5.0
+"""Most of one look that counts as trying: past it the process itself stood still."""
+ROUND_S: Final = 60.0
+"""How long after its deadline an attempt may still ask pods for the first time: a thousand pods
+at 20 a second, or an API server that comes back."""
+UNHEARD: Final = (None, Ending.UNANSWERED, Ending.SLOW_DOWN)
+"""A pod whose last try ended like this was not asked."""
+NOT_ASKED: Final = "still runs; it was not asked to go"
+ASKED: Final = "was asked to go and has not ended"
 
 _log = structlog.get_logger(__name__)
 
@@ -70,16 +80,18 @@ class DrainActivity:
         """Implements `drain`: done, or who is left and why.
 
         Way `now` evicts, `finish-work` waits for the pods to end by themselves, `none` only looks.
-        Heartbeats every second with the start and the evicted UIDs; a second run goes on with the
-        first one's deadline and count, and pods that are gone stay gone. On cancellation it
-        answers truly within a quarter of a second after Temporal tells it, as far as it came.
+        Heartbeats every second with the time spent, the evicted UIDs and who is in the way; a
+        second run goes on with the first one's time and count, and pods that are gone stay gone.
+        Only time in which an attempt ran counts against the deadline, and no attempt gives up
+        before it has asked each pod once. On cancellation it answers truly within a quarter of a
+        second after Temporal tells it, as far as it came.
 
         Raises:
             ApplicationError: the permit is refused before an eviction (overruled, not-owner,
                 no slot, paused): some pods may be gone, the node is as it was found.
             ApiError: the pods cannot be listed at all.
         """
-        progress = _Progress.resumed(datetime.now(UTC))
+        progress = _Progress.resumed()
         pods = list_pods_on(self._kube, request.owner.node.name)
         if request.way is DrainWay.NONE or is_drained(pods):
             return _answer(pods, progress.evicted, {})
@@ -103,22 +115,26 @@ class _Try:
 class _Progress:
     """What outlives an attempt, in its heartbeats."""
 
-    begun: datetime
+    spent_s: float = 0.0
     evicted: set[str] = field(default_factory=set)
 
     @classmethod
-    def resumed(cls, now: datetime) -> "_Progress":
+    def resumed(cls) -> "_Progress":
         """The former attempt's, or a new one."""
         told: list[Any] = list(activity.info().heartbeat_details)
         if not told or not isinstance(told[0], dict):
-            return cls(now)
-        begun = parse_instant(told[0].get("begun"))
+            return cls()
+        spent = told[0].get("spent_s")
         evicted = {str(uid) for uid in told[0].get("evicted") or [] if uid}
-        return cls(min(begun, now) if begun.year > 1970 else now, evicted)
+        return cls(max(0.0, spent) if isinstance(spent, int | float) else 0.0, evicted)
 
-    def tell(self) -> None:
+    def tell(self, in_the_way: tuple[str, ...]) -> None:
         activity.heartbeat(
-            {"begun": self.begun.isoformat(), "evicted": sorted(self.evicted)[:MAX_REMEMBERED]}
+            {
+                "spent_s": round(self.spent_s, 1),
+                "in_the_way": list(in_the_way),
+                "evicted": sorted(self.evicted)[:MAX_REMEMBERED],
+            }
         )
 
 
@@ -147,30 +163,61 @@ class _DrainRun:
         self._running: dict[str, Future[Tried]] = {}
         self._tries: dict[str, _Try] = {}
         self._progress = progress
-        passed = (datetime.now(UTC) - progress.begun).total_seconds()
-        self._deadline = monotonic() + request.deadline_s - passed
+        self._latest_s = max(progress.spent_s, request.deadline_s) + ROUND_S
+        self._looked_at = monotonic()
+        self._last_seen: tuple[PodView, ...] = ()
+        self._unasked: set[str] | None = None
         self._told_at = float("-inf")
         self._slow_until = 0.0
 
     def until_done(self) -> Drained:
         """Looks, evicts what is due, waits for the next change; until done or no longer useful."""
         while True:
+            self._spend()
             self._tell()
             self._collect()
             pods = self._seen()
             if pods is not None:
+                self._last_seen = pods
                 if is_drained(pods) and (fresh := self._really_drained()) is not None:
                     return self._answer(fresh)
                 if self._only_configuration_blocks(pods):
                     return self._answer(pods)
                 if self._request.way is DrainWay.NOW:
                     self._evict_due(pods)
-            if activity.is_cancelled() or monotonic() >= self._deadline:
+            if activity.is_cancelled() or self._has_tried_enough(pods):
                 return self._at_end()
             if activity.is_worker_shutdown():
                 self._tell(at_once=True)
                 raise errors.try_again("drain: this worker is stopping; another one goes on")
             self._bell.wait(LOOK_S)
+
+    def _spend(self) -> None:
+        """Counts the time since the last look; what is before an attempt's first look is lost."""
+        now = monotonic()
+        self._progress.spent_s += min(now - self._looked_at, MAX_TICK_S)
+        self._looked_at = now
+
+    def _has_tried_enough(self, pods: tuple[PodView, ...] | None) -> bool:
+        """True once the deadline is over and each pod of this attempt's first look was asked.
+
+        An attempt may begin late: the worker was away, or evictions were forbidden till now.
+        """
+        if pods is not None and self._unasked is None:
+            self._unasked = {pod.uid for pod in pods}
+        spent_s = self._progress.spent_s
+        if spent_s < self._request.deadline_s:
+            return False
+        if self._request.way is not DrainWay.NOW or spent_s >= self._latest_s:
+            return True
+        return pods is not None and not any(self._is_unasked(pod) for pod in pods)
+
+    def _is_unasked(self, pod: PodView) -> bool:
+        if self._unasked is None or pod.uid not in self._unasked:
+            return False
+        known = self._tries.get(pod.uid)
+        was_asked = known is not None and known.ending not in UNHEARD
+        return not was_asked and judge_pod(pod).verdict is PodVerdict.EVICT
 
     def _seen(self) -> tuple[PodView, ...] | None:
         """The pods by the watch; None until its first list is in."""
@@ -259,13 +306,19 @@ class _DrainRun:
         return self._answer(list_pods_on(self._kube, self._node))
 
     def _answer(self, pods: tuple[PodView, ...]) -> Drained:
-        reasons = {uid: known.reason for uid, known in self._tries.items() if known.reason}
-        return _answer(pods, self._progress.evicted, reasons)
+        return _answer(pods, self._progress.evicted, self._reasons())
+
+    def _reasons(self) -> dict[str, str]:
+        """What stands in the way of each pod that was asked, by UID."""
+        asked = dict.fromkeys(self._progress.evicted, ASKED)
+        return asked | {uid: known.reason for uid, known in self._tries.items() if known.reason}
 
     def _tell(self, *, at_once: bool = False) -> None:
         if at_once or monotonic() - self._told_at >= HEARTBEAT_S:
             self._told_at = monotonic()
-            self._progress.tell()
+            reasons = self._reasons()
+            left = _left(self._last_seen)[:MAX_TOLD]
+            self._progress.tell(tuple(str(_blocked(judged, reasons)) for judged in left))
 
 
 def _ringing(bell: Bell) -> Callable[[Future[Tried]], None]:
@@ -292,7 +345,7 @@ def _blocked(judged: Judged, reasons: dict[str, str]) -> Blocked:
     pod = judged.pod
     reason = judged.reason
     if judged.verdict is PodVerdict.EVICT:
-        reason = reasons.get(pod.uid, "has not ended")
+        reason = reasons.get(pod.uid, NOT_ASKED)
     return Blocked(
         pod=f"{pod.namespace}/{pod.name}",
         owner=f"{pod.owner_kind}/{pod.owner_name}" if pod.owner_kind else "no owner",

@@ -11,7 +11,7 @@ from typing import Final
 
 from activities.kube import paths
 from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, Conflict, NotFound, ServerError, TooMany
+from activities.kube.errors import ApiError, Conflict, NotFound, ServerError, TooMany, Unreachable
 from activities.kube.node_pods import view_of
 from activities.permit import StandingPermit
 from workflows.model.node import PodView
@@ -32,6 +32,7 @@ class Ending(StrEnum):
     MISCONFIGURED = "misconfigured"
     SLOW_DOWN = "slow-down"
     FAILED = "failed"
+    UNANSWERED = "unanswered"
 
 
 @dataclass(frozen=True)
@@ -84,4 +85,5 @@ def _meaning(pod: PodView, error: ApiError) -> Tried:
     if isinstance(error, ServerError) and error.is_two_budgets:
         reason = "blocked by configuration: more than one PodDisruptionBudget selects it"
         return Tried(pod, Ending.MISCONFIGURED, reason, CONFIGURATION_AGAIN_S)
-    return Tried(pod, Ending.FAILED, str(error), again_s)
+    ending = Ending.UNANSWERED if isinstance(error, Unreachable) else Ending.FAILED
+    return Tried(pod, ending, str(error), again_s)

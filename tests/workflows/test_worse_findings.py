@@ -1,11 +1,15 @@
 """A worse finding that comes between two steps is heard there, not swallowed by the next look."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
-from tests.workflows.world import Run, World, report_of
+from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started, word
+from workflows.contracts.messages import Command
+from workflows.inbox import Inbox
 from workflows.memory_runtime import START
+from workflows.model.remediation.marks import Marker, Quarantine, entry_marker
 
 UNKNOWN = ("GPUHealthy", "DiagnosticUnknown", "Unknown")
 
@@ -48,3 +52,54 @@ def test_a_worse_finding_in_any_step_is_repaired_without_waiting_for_a_recovery(
     assert (closing.outcome, closing.fault, world.boots) == ("returned", "gpu-lost", 1)
     repaired = next(at for phase, at in closing.phases if phase == "rebooted")
     assert repaired - heard[0] < timedelta(minutes=5), "it waited for a lost GPU to recover"
+
+
+def rebooted_after_an_overruling(*, watch_marks_again: bool) -> tuple[Run, Any]:
+    """A lost GPU, uncordoned, resumed; then the node is reported as absent while it reboots."""
+    world = lost_gpu(blocked=True)
+    run = started(world)
+
+    def uncordon(inbox: Inbox, now: datetime) -> None:
+        world.unschedulable = False
+        world.touch()
+
+    def resume(inbox: Inbox, now: datetime) -> None:
+        world.blocked = False
+        inbox.take_command(Command.RESUME, word(), now)
+
+    def mark_again() -> None:
+        """Its reflex, once the machine record says that the overruling was taken back."""
+        now = run.runtime.now()
+        draft = Marker("ep-2", NODE.uid, now, "gpu-lost", "gpu-lost", Quarantine.REFLEX)
+        world.marker, world.unschedulable = entry_marker(world.view(now), draft), True
+        world.touch()
+        run.inbox.take_report(report_of(world, "ep-2", now), now)
+
+    def fall_silent() -> None:
+        absent = run.runtime.now() - START + timedelta(seconds=60)
+        run.say(absent, lambda inbox, now: inbox.take_report(report_of(world, "ep-2", now), now))
+
+    run.say(timedelta(hours=1), uncordon)
+    run.say(timedelta(hours=2), resume)
+    if watch_marks_again:
+        answer = world.answer
+
+        def told(name: str, request: Any, now: datetime) -> Any:
+            if name == "record_phase" and request.resumed:
+                world.answer = answer  # type: ignore[method-assign]
+                mark_again()
+            return answer(name, request, now)
+
+        world.answer = told  # type: ignore[method-assign]
+    world.hooks["reboot"] = fall_silent
+    return run, run.finish()
+
+
+@pytest.mark.parametrize("watch_marks_again", [True, False])
+def test_our_own_reboot_is_no_worse_finding_after_an_overruling(watch_marks_again: bool) -> None:
+    """Seen: the node's absence became the episode's fault, and the reboot was not proven."""
+    run, closing = rebooted_after_an_overruling(watch_marks_again=watch_marks_again)
+    assert any("reported: host-unreachable" in line for line in run.inbox.story)
+    assert (closing.outcome, closing.fault) == ("returned", "gpu-lost"), run.inbox.story
+    assert not [line for line in run.inbox.story if "worse finding" in line]
+    assert run.world.boots == 1

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -270,7 +271,7 @@ def test_ways_that_do_not_evict_leave_the_pods(
     work.until_running()
     answer = desk.do(DRAIN, DrainRequest(owner, way, 1))
     assert (answer.done, answer.remaining) == (False, 1)
-    assert answer.blocked[0].reason == "has not ended"
+    assert answer.blocked[0].reason == "still runs; it was not asked to go"
     assert work.left() == work.pods
     assert witness.events(EVICTIONS) == []
 
@@ -315,16 +316,58 @@ def test_cancelled_it_answers_how_far_it_came(desk: Desk, work: Work, owner: Own
     assert (done[0].done, done[0].remaining) == (False, 1)
 
 
-def test_a_second_attempt_keeps_the_first_ones_deadline_and_count(
+def test_a_second_attempt_keeps_the_first_ones_time_and_count(
     desk: Desk, work: Work, owner: Owner
 ) -> None:
     work.pod("a")
     work.budget("none", maxUnavailable=0)
     work.until_running()
     work.until_counted(0)
-    details = [{"begun": "2026-01-01T00:00:00+00:00", "evicted": ["u1", "u2"]}]
+    details = [{"spent_s": 3600.0, "evicted": ["u1", "u2"]}]
+    begun = monotonic()
     answer = desk.do(DRAIN, now(owner, deadline_s=60), details=details)
     assert (answer.done, answer.evicted, answer.remaining) == (False, 2, 1)
+    assert monotonic() - begun < 30, "it began a deadline of its own"
+
+
+def test_the_time_between_two_attempts_does_not_count_against_the_deadline(
+    desk: Desk, work: Work, owner: Owner, witness: AuditLog
+) -> None:
+    """Seen: the worker was away for a minute; its next attempt gave up without asking anybody."""
+    work.pod("a")
+    work.budget("none", maxUnavailable=0)
+    work.until_running()
+    work.until_counted(0)
+    # What an attempt of the release before wrote: when it began, hours ago.
+    details = [{"begun": "2026-01-01T00:00:00+00:00", "spent_s": 1.0, "evicted": []}]
+    begun = monotonic()
+    answer = desk.do(DRAIN, now(owner, deadline_s=4), details=details)
+    assert monotonic() - begun >= 3, "it gave up before its time"
+    assert "disruption budget" in answer.blocked[0].reason
+    assert len(witness.events(EVICTIONS)) >= 2
+
+
+def test_an_attempt_whose_time_is_over_asks_each_pod_once_before_it_gives_up(
+    desk: Desk, work: Work, owner: Owner, witness: AuditLog
+) -> None:
+    pods = [work.pod(name, grace_s=1) for name in ("a", "b", "c")]
+    work.until_running()
+    answer = desk.do(DRAIN, now(owner, deadline_s=1), details=[{"spent_s": 9.0, "evicted": []}])
+    assert answer.evicted == 3
+    assert {one.name for one in witness.evictions(pods)} == set(pods)
+
+
+def test_heartbeats_name_who_is_in_the_way_while_they_are(
+    desk: Desk, work: Work, owner: Owner
+) -> None:
+    pod = work.pod("a")
+    budget = work.budget("none", maxUnavailable=0)
+    work.until_running()
+    work.until_counted(0)
+    desk.do(DRAIN, now(owner, deadline_s=3))
+    named = [line for told in desk.told for line in told["in_the_way"] if budget in line]
+    assert named
+    assert named[0].startswith(f"default/{pod} (no owner): ")
 
 
 def test_a_worker_that_stops_leaves_the_rest_to_the_next_one(
@@ -339,4 +382,4 @@ def test_a_worker_that_stops_leaves_the_rest_to_the_next_one(
     with pytest.raises(ApplicationError) as caught:
         desk.do(DRAIN, now(owner, deadline_s=60), environment=environment)
     assert (caught.value.type, caught.value.non_retryable) == (errors.API_FAILED, False)
-    assert desk.told[-1]["begun"]
+    assert "spent_s" in desk.told[-1]

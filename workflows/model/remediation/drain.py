@@ -40,6 +40,9 @@ class Blocked:
     owner: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.pod} ({self.owner}): {self.reason}"
+
 
 _Opinion = tuple[PodVerdict, str] | None
 
