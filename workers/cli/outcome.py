@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 from rich.console import Console
 
 from workers.leaving import leave
+from workers.tables import open_console
 from workers.telemetry import LEVEL_VARIABLE, TelemetryError, set_up_telemetry
 
 INTERRUPTED: Final = 130
@@ -96,7 +97,7 @@ def write_lines(lines: Sequence[str]) -> None:
 
 def console() -> Console:
     """The terminal of standard output."""
-    return Console(highlight=False)
+    return open_console()
 
 
 def _plain(value: Any) -> object:
