@@ -6,9 +6,9 @@ What a policy may say is checked in `workflows/model/policy.py`; which place cou
 client of the cluster, so that a command can use it alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -35,11 +35,9 @@ def parse_policy(text: str, origin: str) -> Policy:
     if len(text) > MAX_POLICY_BYTES:
         raise PolicyError(_too_long(origin))
     try:
-        body = yaml.safe_load(text)
+        return read_policy_for_steps(_StrictLoader(text).get_single_data())
     except (yaml.YAMLError, RecursionError) as error:
         raise PolicyError(f"{origin}: not YAML: {_one_line(error)}") from error
-    try:
-        return read_policy_for_steps(body)
     except PolicyError as error:
         lines = (f"{origin}: {line}" for line in str(error).splitlines())
         raise PolicyError("\n".join(lines)) from error
@@ -84,6 +82,28 @@ def config_map_text(text_by_key: Mapping[str, object]) -> str:
             "use the policy file or the built-in policy"
         )
     return text
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """As SafeLoader, but a key that stands twice is an error: the last would count, unsaid."""
+
+    def construct_mapping(
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001, FBT002 - the base's signature
+    ) -> dict[Hashable, Any]:
+        lines: dict[object, int] = {}
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # the base class refuses what cannot be a key
+            key, line = self.construct_object(key_node), key_node.start_mark.line + 1
+            if key in lines:
+                raise PolicyError(
+                    f"key {key!r:.80} stands twice, in lines {lines[key]} and {line}; leave one "
+                    "out, or put what both say under one"
+                )
+            lines[key] = line
+        return super().construct_mapping(node, deep=deep)
 
 
 def _too_long(origin: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from workers.lab.kubelet.spec import POOL_LABEL
-from workflows.model.policy import Policy, read_policy
+from workflows.model.policy import Policy
+from workflows.model.policy_document import read_policy
 
 DEBOUNCE_S = 1.0
 """Long enough that a fault which goes within it is seen as dismissed."""

@@ -205,7 +205,7 @@ def fleetmend(
     timeout_s: float = 60.0,
 ) -> CliAnswer:
     """Run one command as a person would, with the operator's kubeconfig of the lab."""
-    env = {**os.environ, "COLUMNS": "200", **_operator(lab), **(environment or {})}
+    env = {**os.environ, **_operator(lab), **(environment or {})}
     command: Sequence[str] = [*CLI, *arguments]
     done = subprocess.run(
         command,

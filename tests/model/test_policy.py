@@ -19,8 +19,8 @@ from workflows.model.policy import (
     Pool,
     Rung,
     expected_gpus,
-    read_policy,
 )
+from workflows.model.policy_document import read_policy
 
 POOL = {"name": "training", "selector": {"pool": "training"}}
 RULE = {"name": "r", "condition": "C", "status": "False", "fault": "thermal"}

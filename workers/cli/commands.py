@@ -283,7 +283,14 @@ def node_task(
 def run_app(arguments: Sequence[str]) -> None:
     """Run one command line, and leave the process with its exit code."""
     app.add_typer(_lab_commands(is_called=list(arguments[:1]) == ["lab"]))
-    app(list(arguments))
+    try:
+        app(list(arguments))
+    except OSError as error:
+        if error.filename is None:
+            raise  # no path that somebody gave: a defect of ours, with its traceback
+        from workers.cli.outcome import end_at_path
+
+        end_at_path(error, as_json="--json" in arguments)
 
 
 class _Target:

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 from rich.console import Console
 
 from workers.leaving import leave
+from workers.tables import open_console
 from workers.telemetry import LEVEL_VARIABLE, TelemetryError, set_up_telemetry
 
 INTERRUPTED: Final = 130
@@ -75,6 +76,19 @@ def run_command(body: Callable[[], object], *, as_json: bool) -> NoReturn:
     leave(ExitCode.OK)
 
 
+def end_at_path(error: OSError, *, as_json: bool) -> NoReturn:
+    """End a command at a path that it was given and that cannot be used."""
+
+    def tell() -> None:
+        reason = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
+        raise refused(
+            f"cannot use {os.fsdecode(error.filename)}: {reason}. Next: name another path by the "
+            "command's options or variables (a lab's: --dir or FLEETMEND_LAB, a folder of yours)"
+        )
+
+    run_command(tell, as_json=as_json)
+
+
 def _set_up_telemetry() -> None:
     """What the modules below log is for processes; a person asks for it by the level."""
     try:
@@ -96,7 +110,7 @@ def write_lines(lines: Sequence[str]) -> None:
 
 def console() -> Console:
     """The terminal of standard output."""
-    return Console(highlight=False)
+    return open_console()
 
 
 def _plain(value: Any) -> object:

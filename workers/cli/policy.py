@@ -21,12 +21,17 @@ def check(path: Path, *, as_json: bool) -> None:
         policy = read_policy_file(path)
     except PolicyError as error:
         defects = str(error).splitlines()
-        raise refused("\n".join(defects), defects=defects) from error
+        facts = {"file": str(path), "valid": False, "defects": defects}
+        raise refused("\n".join(defects), **facts) from error
+    is_built_in = policy == Policy()
     if as_json:
-        write_json({"file": str(path), "valid": True, "policy": policy.model_dump(mode="json")})
+        facts = {"file": str(path), "valid": True, "is_built_in": is_built_in}
+        write_json({**facts, "policy": policy.model_dump(mode="json")})
         return
     pools = ", ".join(pool.name for pool in policy.pools)
-    write_lines([f"{path}: valid; {len(policy.pools)} pools ({pools}), {len(policy.rules)} rules"])
+    line = f"{path}: valid; {len(policy.pools)} pools ({pools}), {len(policy.rules)} rules"
+    # An empty file too: it is valid, and not what somebody who forgot to fill it means.
+    write_lines([line + ("; this is the built-in policy" if is_built_in else "")])
 
 
 def schema() -> None:

@@ -1,13 +1,15 @@
 """What people have set, as it is right now: policy, arming and pauses, machine records.
 
-Owns the reading of the ConfigMaps and GPUMachines that the reflectors deliver. A policy that is
-wrong never becomes the built-in one: the last good one stays, and without one nothing is judged
-(fail closed). The text of a policy is read by `activities/policy_reader.py`. Does not judge. Talks
+Owns the reading of the ConfigMaps and GPUMachines that the reflectors deliver, and of the policy
+file. A policy that is wrong never becomes the built-in one: the last good one stays, and without
+one nothing is judged (fail closed). The text of a policy is read by `activities/policy_reader.py`. Does not judge. Talks
 to `model`.
 """
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -16,6 +18,7 @@ from activities.policy_reader import (
     IN_CONFIG_MAP,
     POLICY_CONFIG_MAP,
     config_map_text,
+    file_text,
     parse_policy,
 )
 from workers.watch.facts import told_conditions
@@ -33,13 +36,20 @@ class CurrentRules:
     """The rules in force. `policy` None = there is no usable one: nothing is judged."""
 
     fallback: Policy
-    """Used while no ConfigMap holds a policy."""
+    """Used while no ConfigMap holds a policy: the file's, or the built-in one."""
     policy: Policy | None = None
     arming: Arming = field(default_factory=Arming)
     told: frozenset[str] = frozenset()
     """Condition types that episodes are told about."""
     policy_problem: str = ""
     machines: dict[str, MachineRecord] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """File and ConfigMap are seen by two threads."""
+    _has_map: bool = False
+    _is_from_map: bool = False
+    """The policy in force, or the one that was when the ConfigMap broke, stood in a ConfigMap."""
+    _file_text: str | None = None
+    _file_problem: str = ""
 
     def __post_init__(self) -> None:
         self._use(self.fallback)
@@ -53,8 +63,29 @@ class CurrentRules:
         if name == ARMING_CONFIG_MAP:
             return self._take_arming(text_by_key)
         if name == POLICY_CONFIG_MAP:
-            return self._take_policy(text_by_key)
+            with self._lock:
+                return self._take_policy(text_by_key)
         return False
+
+    def take_file(self, path: Path) -> bool:
+        """The policy file as it is now; True if the rules changed. Asked again and again."""
+        text, policy, problem = None, self.fallback, ""
+        try:
+            text = file_text(path)
+            if text == self._file_text:
+                return False
+            policy = parse_policy(text, str(path))
+        except PolicyError as error:
+            problem = str(error)
+        self._file_text = text
+        if problem and problem != self._file_problem:
+            _log.error("policy_unusable", file=str(path), problem=problem[:2000])
+        elif self._file_problem and not problem:
+            _log.info("policy_read", origin=str(path))
+        self._file_problem = problem
+        with self._lock:
+            self.fallback = policy
+            return not self._has_map and self._use(policy)
 
     def take_machine(self, body: Any) -> MachineRecord:
         """A machine record as it is now.
@@ -86,19 +117,23 @@ class CurrentRules:
         return True
 
     def _take_policy(self, text_by_key: Mapping[str, str] | None) -> bool:
+        self._has_map = text_by_key is not None
         if text_by_key is None:
-            self.policy_problem = ""
+            self.policy_problem, self._is_from_map = "", False
             return self._use(self.fallback)
         try:
             policy = parse_policy(config_map_text(text_by_key), IN_CONFIG_MAP)
         except PolicyError as error:
+            if str(error) != self.policy_problem:
+                _log.error(
+                    "policy_unusable", config_map=POLICY_CONFIG_MAP, problem=str(error)[:2000]
+                )
             self.policy_problem = str(error)
-            _log.error("policy_unusable", config_map=POLICY_CONFIG_MAP, problem=str(error)[:2000])
-            if self.policy is self.fallback:
+            if not self._is_from_map:
                 # The first we read of it: the built-in policy is not what they meant.
                 self.policy = None
             return False
-        self.policy_problem = ""
+        self.policy_problem, self._is_from_map = "", True
         return self._use(policy)
 
     def _use(self, policy: Policy) -> bool:

@@ -8,7 +8,6 @@ everything in this package; the CLI calls `run_watch`.
 import asyncio
 import gc
 import signal
-import sys
 import threading
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -62,9 +61,7 @@ def run_watch(settings: WatchSettings) -> int:
         PolicyError: the policy file is wrong.
         KubeconfigError: there is no usable address or credential of a cluster.
         TemporalMisconfigured: the connection's settings cannot be read.
-        TelemetryError: a variable of logs or traces is wrong.
     """
-    set_up_telemetry("watch")
     target = read_target()
     with Watch(settings) as watch:
         asyncio.run(_serve(watch, Connection(target, watch.metrics), settings))
@@ -73,8 +70,9 @@ def run_watch(settings: WatchSettings) -> int:
 
 
 def main() -> int:
-    """The process without the CLI: settings from the environment, errors on one line."""
+    """Logs and settings from the environment; an error of theirs is one line of the log."""
     try:
+        set_up_telemetry("watch")
         return run_watch(WatchSettings.from_environment())
     except (
         SettingsError,
@@ -83,8 +81,7 @@ def main() -> int:
         TemporalMisconfigured,
         TelemetryError,
     ) as error:
-        # Plainly: logs may not be set up yet, and this line is for the person who starts it.
-        sys.stderr.write(f"fleetmend watch cannot start: {error}\n")
+        _log.error("watch cannot start", problem=str(error))
         return EXIT_BAD_SETTINGS
 
 
@@ -219,6 +216,9 @@ class Watch:
         self.metrics.set_gauge(Gauge.NODES, len(self.fleet.nodes))
         self.metrics.set_gauge(Gauge.OUTBOX, len(self.outbox))
         self.metrics.set_gauge(Gauge.IS_WRITER, float(self._lease.is_writer()))
+        file = self.settings.policy_file
+        if file is not None and self.rules.take_file(file):
+            self.lookout.change_rules()
         policy = self.rules.policy or self.rules.fallback
         self._protected.follow(policy.scope.protected_namespaces)
         if self._is_due:

@@ -10,7 +10,8 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from workflows.contracts import errors, fleet, guard, karpenter, kube, machines, node_tasks
-from workflows.model.policy import Policy, PolicyError, StepOptions, read_policy
+from workflows.model.policy import Policy, PolicyError, StepOptions
+from workflows.model.policy_document import read_policy
 
 
 @dataclass(frozen=True)

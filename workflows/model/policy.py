@@ -1,8 +1,9 @@
 """The policy: one YAML file that says what fleetmend may do, to which nodes, and how patiently.
 
-Owns the schema, its documented defaults (`deploy/policies/default.yaml` says the same, checked by
-a test) and the messages for a malformed file: field path, value, what is allowed. Does not decide;
-`rules`, `ladder`, `budget` and `gate` read it. An episode keeps the snapshot it started with.
+Owns the schema and its documented defaults (`deploy/policies/default.yaml` says the same, checked
+by a test). How a document becomes a policy, and the messages for a malformed one, are
+`policy_document.py`'s. Does not decide; `rules`, `ladder`, `budget` and `gate` read it. An episode
+keeps the snapshot it started with.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AwareDatetime,
     Field,
-    ValidationError,
     model_validator,
 )
 
@@ -389,6 +389,7 @@ class Policy(Part):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"{what}: name {twice[0]!r} is used twice; names are unique")
+        _refuse_pools_without_nodes(self.pools)
         for fault in (Fault.DIAGNOSTIC_UNKNOWN, Fault.HOST_UNREACHABLE):
             row = self.faults[fault]
             if row.drain is not DrainWay.NONE or row.ladder:
@@ -410,27 +411,15 @@ class Policy(Part):
         return next((pool for pool in self.pools if pool.name == name), None)
 
 
-def read_policy(body: object) -> Policy:
-    """The policy in a parsed YAML document (None = an empty file = the built-in policy).
-
-    Raises:
-        PolicyError: one line for each wrong field: its path, its value and what is allowed.
-    """
-    if body is None:
-        return Policy()
-    if not isinstance(body, dict):
-        raise PolicyError(f"policy: expected a mapping at the top, found {type(body).__name__}")
-    try:
-        return Policy.model_validate(body)
-    except ValidationError as error:
-        raise PolicyError("\n".join(_line(item) for item in error.errors())) from error
-
-
-def _line(item: Any) -> str:
-    path = ".".join(str(part) for part in item["loc"]) or "policy"
-    message = str(item["msg"]).removeprefix("Value error, ")
-    value = item.get("input")
-    if item["type"] == "extra_forbidden":
-        message = "no such field; see `fleetmend policy schema`"
-    shown = "" if isinstance(value, (dict, list, tuple)) else f" (found {value!r:.80})"
-    return f"{path}: {message}{shown}"
+def _refuse_pools_without_nodes(pools: tuple[Pool, ...]) -> None:
+    """The first pool that fits a node has it: what stands behind one that fits more has none."""
+    for number, pool in enumerate(pools):
+        for before in pools[:number]:
+            if before.selector == pool.selector:
+                why, remedy = "have the same selector", "give each its own, or leave one out"
+            elif before.selector.items() <= pool.selector.items():
+                why = f"overlap: the first takes every node of {pool.name!r}"
+                remedy = f"put {pool.name!r} first"
+            else:
+                continue
+            raise ValueError(f"pools: {before.name!r} and {pool.name!r} {why}; {remedy}")

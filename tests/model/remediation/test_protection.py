@@ -7,7 +7,8 @@ import pytest
 from tests.model.remediation.test_marks import MARKER
 from tests.model.views import POLICY, node, pod
 from workflows.model.node import PodView
-from workflows.model.policy import PolicyError, Scope, read_policy
+from workflows.model.policy import PolicyError, Scope
+from workflows.model.policy_document import read_policy
 from workflows.model.remediation.marks import EPISODE
 from workflows.model.remediation.permit import ALLOWED, Effect, Refusal
 from workflows.model.remediation.protection import decide_protection

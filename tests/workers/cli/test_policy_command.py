@@ -40,6 +40,22 @@ DEFECTS = {
         "pools: [{name: a, selector: {a: b}}, {name: a, selector: {a: c}}]",
         ["'a' is used twice"],
     ),
+    "a key twice": (
+        "timing: {probation_s: 60}\npools: []\ntiming: {}\n",
+        ["key 'timing' stands twice", "lines 1 and 3"],
+    ),
+    "a key twice further in": (
+        "pools:\n- name: a\n  selector: {a: b}\n  name: b\n",
+        ["key 'name' stands twice", "lines 2 and 4"],
+    ),
+    "a selector twice": (
+        "pools: [{name: a, selector: {a: b, c: d}}, {name: e, selector: {c: d, a: b}}]",
+        ["pools: 'a' and 'e' have the same selector", "give each its own"],
+    ),
+    "a pool that never has a node": (
+        "pools: [{name: a, selector: {a: b}}, {name: e, selector: {a: b, c: d}}]",
+        ["pools: 'a' and 'e' overlap", "put 'e' first"],
+    ),
 }
 
 
@@ -85,6 +101,18 @@ def test_json_tells_defects_one_by_one(tmp_path: Path) -> None:
     assert answer.code == ExitCode.REFUSED
     assert answer.json["exit_code"] == 1
     assert "poools" in answer.json["defects"][0]
+    assert answer.json["valid"] is False
+    assert answer.json["file"] == str(file)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "timing: {probation_s: 1}\n"])
+def test_an_empty_file_is_said_to_be_the_built_in_policy(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    check(file, as_json=False)
+    assert ("this is the built-in policy" in capsys.readouterr().out) is ("timing" not in text)
 
 
 def test_the_schema_names_every_top_level_field() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from tests.harness.policies import policy_body
 from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.node import NodeView, parse_node
-from workflows.model.policy import Policy, read_policy
+from workflows.model.policy import Policy
+from workflows.model.policy_document import read_policy
 from workflows.model.remediation.arming import Arming, Entry
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)

@@ -1,5 +1,6 @@
 """The process as people meet it: settings, policy while it runs, health, start and end."""
 
+import json
 import subprocess
 import sys
 import urllib.request
@@ -39,8 +40,10 @@ def test_wrong_setting_ends_the_start_with_a_line_that_names_it(
         check=False,
     )
     assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    told = json.loads(line)
+    assert told["event"] == "watch cannot start"
+    assert said in told["problem"]
 
 
 def listening(text: str) -> Listen | None:
@@ -103,6 +106,36 @@ def test_policy_changes_while_it_runs_and_a_wrong_one_changes_nothing(
     scene.until_quarantined(first)
     scene.break_node(second)
     wait_until(lambda: watch.logged("reflex_budget_full"), 10, "the good one rules on")
+
+
+def test_policy_file_is_followed_and_a_broken_one_is_said_once_for_each_change(
+    scene: Scene,
+) -> None:
+    first, second = scene.add("a", "b")
+    scene.arm()
+    watch = scene.writing_watch()
+    file = scene.folder / "policy.yaml"
+    good = file.read_text()
+    for number, broken in enumerate(("pools: 7", "poools: []"), start=1):
+        file.write_text(broken)
+        wait_until(
+            lambda n=number: len(watch.logged("policy_unusable")) == n,
+            10,
+            "it is said",
+            saw=scene.tails,
+        )
+    # The last good one stays in force.
+    scene.break_node(first)
+    scene.until_quarantined(first)
+    said = [line["problem"] for line in watch.logged("policy_unusable")]
+    assert [part in text for part, text in zip(("pools", "poools"), said, strict=True)] == [
+        True
+    ] * 2
+    write_policy(file, [TestPool(scene.pool, budgets={"reflex_quarantine": 1})])
+    assert file.read_text() != good
+    wait_until(lambda: watch.logged("policy_read"), 10, "it is read", saw=scene.tails)
+    scene.break_node(second)
+    wait_until(lambda: watch.logged("reflex_budget_full"), 10, "the new one rules", saw=scene.tails)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from workers.lab.controlplane.errors import LabError
 from workers.lab.controlplane.lab import LabStatus, lab_status, start_lab, stop_lab
 from workers.lab.controlplane.settings import AuditMode, LabSettings
 from workers.lab.paths import LAB_DIRECTORY_VARIABLE, LabPaths, default_lab_directory
-from workers.tables import plain_table
+from workers.tables import open_console, plain_table
 
 EXIT_FAILED: Final = 1
 EXIT_NOT_RUNNING: Final = 3
@@ -110,7 +110,7 @@ def down(directory: DirectoryOption = None, *, as_json: JsonOption = False) -> N
     if as_json:
         _write_json({"directory": str(directory), "ended": True})
     else:
-        Console().print(f"the lab in {escape(str(directory))} has ended", soft_wrap=True)
+        open_console().print(f"the lab in {escape(str(directory))} has ended", soft_wrap=True)
 
 
 @lab_app.command()
@@ -199,7 +199,7 @@ def _stay(directory: Path) -> None:
 
 
 def _tell_next_steps(address: LabAddress, took_s: float, *, is_running_before: bool) -> None:
-    console = Console(highlight=False)
+    console = open_console()
     what = "the lab runs already" if is_running_before else f"the lab is ready after {took_s:.1f} s"
     console.print(f"[bold]{what}[/]: {escape(str(address.directory))}", soft_wrap=True)
     table = Table.grid(padding=(0, 2))
@@ -225,7 +225,7 @@ def _tell_next_steps(address: LabAddress, took_s: float, *, is_running_before: b
 
 
 def _show_status(found: LabStatus) -> None:
-    console = Console()
+    console = open_console()
     table = plain_table("COMPONENT", "STAGE", "PID", "RSS MIB", "ADDRESS")
     for number in (2, 3):
         table.columns[number].justify = "right"

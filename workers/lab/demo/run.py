@@ -34,6 +34,7 @@ from workers.lab.demo.view import (
     node_report,
     show_report,
 )
+from workers.tables import open_console
 from workers.temporal_connection import connect_or_explain, read_target
 
 BASELINES_LIMIT_S: Final = 60.0
@@ -69,7 +70,7 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
         SceneFailed, LabError: something did not come about.
     """
     begun = time.monotonic()
-    console = Console(highlight=False)
+    console = open_console()
     with Stage(console, is_silent=write is not None) as stage:
         stage.say(
             f"starting a control plane, {stage_setting.node_count()} nodes in {len(POOLS)} pools, and "

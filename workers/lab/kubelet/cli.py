@@ -21,7 +21,7 @@ from workers.lab.faults.registry import BadFault, describe_faults, make_fault, s
 from workers.lab.kubelet.client import FleetClient, FleetError, FleetUnreachable
 from workers.lab.kubelet.spec import DEFAULT_MODEL, NodeKind, NodeSpec, NodeView, Receipt
 from workers.lab.paths import LAB_DIRECTORY_VARIABLE, default_lab_directory
-from workers.tables import plain_table
+from workers.tables import open_console, plain_table
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -109,7 +109,7 @@ def rm(
     if as_json:
         _write_json({"removed": names})
     else:
-        Console().print(f"removed: {escape(', '.join(names))}")
+        open_console().print(f"removed: {escape(', '.join(names))}")
 
 
 @node_app.command("list")
@@ -175,7 +175,7 @@ def faults(*, as_json: JsonOption = False) -> None:
         text = line.description + (" (full nodes)" if line.needs_full else "")
         options = "\n".join(f"{o.key}={o.default or '...'}  {o.description}" for o in line.options)
         table.add_row(line.name, escape(text), escape(options))
-    Console().print(table)
+    open_console().print(table)
 
 
 def _client(directory: Path | None) -> FleetClient:
@@ -221,7 +221,7 @@ def _show_nodes(views: list[NodeView], *, as_json: bool) -> None:
             "yes" if view.is_agent_running else "no",
             ", ".join(view.faults),
         )
-    Console().print(table)
+    open_console().print(table)
 
 
 def _show_receipt(receipt: Receipt, verb: str, *, as_json: bool) -> None:
@@ -232,7 +232,7 @@ def _show_receipt(receipt: Receipt, verb: str, *, as_json: bool) -> None:
     if receipt.sent_at is not None and receipt.patched_at is not None:
         took_ms = 1_000 * (receipt.patched_at - receipt.sent_at)
         text += f": conditions written in {took_ms:.1f} ms"
-    Console().print(escape(text))
+    open_console().print(escape(text))
 
 
 def _write_json(value: Any) -> None:
