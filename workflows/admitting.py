@@ -8,6 +8,7 @@ never in silence. Called by the runbook; the questions to a newcomer are `succee
 
 from datetime import timedelta
 
+from workflows.contracts.karpenter import RESOLVE_CLAIM
 from workflows.contracts.kube import (
     ADMIT_NODE,
     GIVE_BACK,
@@ -134,8 +135,10 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
         return Judgement(Verdict.UNKNOWN, (f"set expected_gpus of pool {episode.pool or '?'}",))
     counted = await run.step(INVENTORY, task(run, episode, episode.owner, TaskKind.INVENTORY))
     judged = judge_count(reading, counted, expected)
-    if judged.verdict is Verdict.FAILED and len(set(counted.gpus)) > expected:
-        return Judgement(Verdict.UNKNOWN, judged.reasons)  # the policy is wrong, not the machine
+    if judged.verdict is Verdict.FAILED:
+        doubt = await doubt_policy(run, episode, len(set(counted.gpus)), expected)
+        if doubt:
+            return Judgement(Verdict.UNKNOWN, (*judged.reasons, doubt))
     if judged.verdict is Verdict.PASSED:
         judged = judge_offer(reading.node, expected)
     if judged.verdict is not Verdict.PASSED:
@@ -148,6 +151,20 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
     if judged.verdict is Verdict.PASSED:
         await record_baseline(run, episode, episode.owner, reading, counted)
     return judged
+
+
+async def doubt_policy(run: Runtime, episode: Episode, counted: int, expected: int) -> str:
+    """Why the policy is wrong and not the machine; "" = nothing says so.
+
+    One that expects too much would have every machine of the pool replaced, one after the other.
+    """
+    if counted > expected:
+        return "expected_gpus of the pool is too low"
+    if episode.on_karpenter:
+        promised = (await run.step(RESOLVE_CLAIM, episode.owner)).gpus
+        if 0 < promised <= counted:
+            return f"its machine type has {promised}: expected_gpus of the pool is too high"
+    return ""
 
 
 # ---------------------------------------------------------------- how it ends

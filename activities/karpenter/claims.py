@@ -66,6 +66,7 @@ class ClaimActivities:
             pool,
             read_node_pool(self._kube, pool).replicas is not None,
             horizon_of(claims),
+            found.claim.gpus,
         )
 
     def delete_claim(self, request: DeleteClaimRequest) -> ClaimDeleted:

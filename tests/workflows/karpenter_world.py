@@ -135,7 +135,8 @@ class KarpenterWorld(World):
         if found.claim is None:
             return Resolved(found.standing, found.detail, node_pool=POOL)
         ref, horizon = found.claim.ref, horizon_of(claims)
-        return Resolved(found.standing, found.detail, ref, POOL, self.is_static, horizon)
+        gpus = found.claim.gpus
+        return Resolved(found.standing, found.detail, ref, POOL, self.is_static, horizon, gpus)
 
     def delete_claim(self, request: Any, now: datetime) -> ClaimDeleted:
         if self.claim is None or self.claim.deleting:

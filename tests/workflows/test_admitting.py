@@ -1,5 +1,6 @@
 """Admission in memory: a new node is proven before its first job, or never gets one."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -126,6 +127,19 @@ def test_more_gpus_than_the_policy_says_is_no_fault_of_the_machine() -> None:
     run.finish()
     held = [s.record.detail for _, s in run.runtime.published if s.record.held]
     assert "it counts 9 GPUs of 8" in held[0]
+
+
+def test_a_policy_that_expects_more_than_the_machine_type_has_replaces_nothing() -> None:
+    world = bought(gpus=GPUS[:4])
+    assert world.claim is not None
+    world.claim = replace(world.claim, gpus=4)
+    run = started(world)
+    say(run, timedelta(hours=3), Command.RETIRE)
+    run.finish()
+    held = [s.record.detail for _, s in run.runtime.published if s.record.held]
+    assert "expected_gpus of the pool is too high" in held[0]
+    before_the_person = run.steps[: run.steps.index("quarantine")]
+    assert "delete_claim" not in before_the_person
 
 
 def test_a_device_plugin_that_the_taint_keeps_away_is_asked_about() -> None:

@@ -18,7 +18,8 @@ from workflows.model.remediation.replacement import ClaimRef, Horizon, Standing,
 class Resolved:
     """Whose claim the node is, and what its NodePool had then.
 
-    `claim`, `horizon` and what follows are there if it was found; `detail` is for people.
+    `claim`, `horizon` and what follows are there if it was found; `gpus` is what its machine type has
+    (0 = it does not say); `detail` is for people.
     """
 
     standing: Standing
@@ -27,6 +28,7 @@ class Resolved:
     node_pool: str = ""
     is_static: bool = False
     horizon: Horizon | None = None
+    gpus: int = 0
 
 
 RESOLVE_CLAIM = Contract("resolve_claim", Effect.READ, Owner, Resolved, "find the node's NodeClaim")
