@@ -57,7 +57,8 @@ class Episode:
     `is_classed` = a report, our mark or a second source has said what `fault` is; before that, and
     in an episode that was opened again, any report does. `is_learned` = this run found out what the
     fault is; the marker says another. `doubted_level` is the level of a validation that was not
-    passed: the gate asks for no less.
+    passed: the gate asks for no less. `is_stale` = what people were told last does not hold any
+    more: a person retires the node, or its fault has become a worse one.
     """
 
     opening: Opening
@@ -91,6 +92,7 @@ class Episode:
     failures: tuple[Failure, ...] = ()
     order: ValidationOrder | None = None
     is_classed: bool = False
+    is_stale: bool = False
     is_learned: bool = False
     doubted_level: int = 0
     questions: int = 0
@@ -198,6 +200,8 @@ class Episode:
 
     def plan(self) -> tuple[str, ...]:
         """What will happen from here if nothing goes wrong, in the order of the runbook."""
+        if self.phase is Phase.CLOSED:
+            return ()
         if self.leaving is not None:
             return ("wait until the machine is gone", "find its successor and validate it")
         if self.retiring:
