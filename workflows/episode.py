@@ -59,8 +59,9 @@ class Episode:
     `is_classed` = a report, our mark or a second source has said what `fault` is; before that, and
     in an episode that was opened again, any report does. `is_learned` = this run found out what the
     fault is; the marker says another. `doubted_level` is the level of a validation that was not
-    passed: the gate asks for no less. `is_newcomer` = the node carries the startup taint,
-    `is_refused` = and its admission has failed.
+    passed: the gate asks for no less. `is_stale` = what people were told last does not hold any
+    more: a person retires the node, or its fault has become a worse one. `is_newcomer` = the node carries the
+    startup taint, `is_refused` = and its admission has failed.
     """
 
     opening: Opening
@@ -95,6 +96,7 @@ class Episode:
     failures: tuple[Failure, ...] = ()
     order: ValidationOrder | None = None
     is_classed: bool = False
+    is_stale: bool = False
     is_learned: bool = False
     doubted_level: int = 0
     is_newcomer: bool = False
@@ -213,6 +215,8 @@ class Episode:
 
     def plan(self) -> tuple[str, ...]:
         """What will happen from here if nothing goes wrong, in the order of the runbook."""
+        if self.phase is Phase.CLOSED:
+            return ()
         if self.leaving is not None:
             return ("wait until the machine is gone", "find its successor and validate it")
         if self.retiring:

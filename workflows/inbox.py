@@ -174,6 +174,16 @@ class Inbox:
             del self._seen[next(iter(self._seen))]
         return True
 
+    def pause(self) -> str:
+        """Who keeps this run from acting, in words; "" = nobody, as far as it was told."""
+        if self.paused is not None:
+            by = printable(self.paused.by, 64) or "somebody"
+            why = f": {printable(self.paused.reason, 200)}" if self.paused.reason else ""
+            return f"paused by {by}{why}"
+        if self.facts is not None and self.facts.paused:
+            return "the node is paused"
+        return ""
+
     def interruption(self) -> Interruption | None:
         """The most urgent reason to stop what is running; None = go on."""
         if not self.heeding:

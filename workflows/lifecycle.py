@@ -261,9 +261,12 @@ def new_marker(run: Runtime, episode: Episode, kind: Quarantine) -> Marker:
 
 
 async def enter_quarantined(run: Runtime, episode: Episode) -> None:
-    """The node takes no new work; said once."""
-    if episode.phase in (Phase.SUSPECT, Phase.PROBATION):
+    """The node takes no new work; said once, and again when its fault has become a worse one."""
+    is_new = episode.phase in (Phase.SUSPECT, Phase.PROBATION)
+    if is_new:
         episode.enter(Phase.QUARANTINED, run.now())
+    if is_new or episode.is_stale:
+        episode.is_stale = False
         text = episode.match.text if episode.match else episode.detail or "marked before"
         await publish(run, episode, f"{episode.fault}: {text}", "take a slot")
 
@@ -409,6 +412,9 @@ async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
         outcome = await quarantine(run, episode)
         if outcome is not None:
             return outcome
+    if episode.is_stale:
+        episode.is_stale = False
+        await publish(run, episode, f"retired by {episode.retiring}", "take a slot")
     while True:
         await take_slot(run, episode)
         await survey_claim(run, episode)

@@ -145,6 +145,7 @@ def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
         by, why = printable(inbox.retire.by, 64), printable(inbox.retire.reason, MAX_REASON)
         episode.retiring = f"{by}: {why or 'no reason given'}"
         episode.overruled, inbox.retire = None, None
+        episode.is_stale = True
     elif interruption.reason is Interruption.OVERRULED:
         overrule(run, episode, "somebody removed the marker or the cordon")
         inbox.facts = None  # as below
@@ -156,6 +157,7 @@ def heed(run: Runtime, episode: Episode, interruption: Interrupted) -> None:
             episode.recover, episode.is_opened = False, False
         episode.overruled = None
         hear(run, episode)
+        episode.is_stale = True
 
 
 def overrule(run: Runtime, episode: Episode, why: str) -> None:

@@ -44,6 +44,7 @@ class RemediateNode:
     def node_changed(self, facts: NodeFacts) -> None:
         """Recorded; ends waits."""
         self._inbox.take_facts(facts)
+        self._run.show()
 
     @workflow.signal(description="the guard granted a place in a budget")
     def grant(self, grant: Grant) -> None:
@@ -54,11 +55,13 @@ class RemediateNode:
     def pause(self, message: ControlMessage) -> None:
         """Recorded; a running step ends first."""
         self._inbox.take_command(Command.PAUSE, message, workflow.now())
+        self._run.show()
 
     @workflow.signal(description="lift a pause, or let a held node try its gate again")
     def resume(self, message: ControlMessage) -> None:
         """Recorded."""
         self._inbox.take_command(Command.RESUME, message, workflow.now())
+        self._run.show()
 
     @workflow.signal(description="drain the node and hand it over to people")
     def retire(self, message: ControlMessage) -> None:
@@ -82,8 +85,9 @@ class RemediateNode:
 
     @workflow.query(description="what comes next if nothing goes wrong")
     def plan(self) -> list[str]:
-        """In order."""
-        return list(self._run.plan)
+        """In order; a pause stands before all."""
+        pause = self._inbox.pause()
+        return [f"{pause}: nothing is done until it is lifted"] * bool(pause) + [*self._run.plan]
 
     @workflow.query(description="the id of the episode, as it stands in the node's marker")
     def episode(self) -> str:

@@ -23,7 +23,7 @@ from workflows.contracts.options import Options, options_of
 from workflows.inbox import Inbox, Interruption
 from workflows.model.policy import StepOptions
 from workflows.model.remediation.phase import Phase
-from workflows.search_attributes import phase_updates
+from workflows.search_attributes import phase_updates, step_update
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -142,6 +142,9 @@ class TemporalRuntime:
         self.overrides: Mapping[str, StepOptions] = {}
         self.details = ""
         self.plan: tuple[str, ...] = ()
+        self._told: tuple[PhaseRecord, Story] | None = None
+        self._doing = ""
+        self._stood_still = False
         self._sequence = 0
         self._upserted: dict[str, object] = {}
 
@@ -170,6 +173,19 @@ class TemporalRuntime:
         within: timedelta | None,
     ) -> Result | None:
         """See `Runtime.wait_for_answer`."""
+        self._begin(contract)
+        try:
+            return await self._wait_for_answer(contract, request, until, within)
+        finally:
+            self._end()
+
+    async def _wait_for_answer(
+        self,
+        contract: Contract[Request, Result],
+        request: Request,
+        until: Until,
+        within: timedelta | None,
+    ) -> Result | None:
         self._raise_interruption(contract.name)
         if until(self._inbox):
             return None
@@ -198,10 +214,13 @@ class TemporalRuntime:
         while True:
             await self._until_resumed(contract)
             self._raise_interruption(contract.name)
+            self._begin(contract)
             try:
                 return await self._carry_out(contract, request)
             except _NotPermitted as refusal:
                 await self._until_permitted(contract, request, str(refusal))
+            finally:
+                self._end()
 
     async def publish(self, phase: Phase, story: Story) -> None:
         """See `Runtime.publish`."""
@@ -217,7 +236,8 @@ class TemporalRuntime:
         self.plan = story.plan
         line = f"{phase}: {record.detail}" + (" (held)" if record.held else "")
         self._inbox.tell(self.now(), line)
-        self._set_details(record, story)
+        self._told, self._doing = (record, story), story.doing
+        self.show()
         self._upsert(phase_updates(record, story.doing))
         await self._carry_out(RECORD_PHASE, record)
 
@@ -227,14 +247,42 @@ class TemporalRuntime:
         if changed:
             workflow.upsert_search_attributes(changed)
 
-    def _set_details(self, record: PhaseRecord, story: Story) -> None:
+    def _begin(self, contract: Contract[Any, Any]) -> None:
+        """Shows what runs now: in the details always, as they cost no history.
+
+        In the search attribute only what disrupts, and what comes after a standstill.
+        """
+        self._doing = f"{contract.name} ({contract.summary})"
+        self.show()
+        if contract.effect is Effect.DISRUPT or self._stood_still:
+            self._stood_still = False
+            self._upsert(step_update(contract.name))
+
+    def _end(self) -> None:
+        """Nothing runs: what was told last is shown again."""
+        self._doing = self._told[1].doing if self._told else ""
+        self.show()
+
+    def _stand_still(self, contract: Contract[Any, Any], why: str) -> None:
+        """A step that people's settings keep from being done."""
+        self._doing, self._stood_still = f"{contract.name} waits: {why}", True
+        self.show()
+        self._upsert(step_update(f"{contract.name} waits"))
+
+    def show(self) -> None:
+        """The current details anew: what was told last, what runs now, and a pause."""
+        if self._told is None:
+            return
+        record, story = self._told
         lines = [
             f"**{record.phase}**{' — held' if record.held else ''}, fault `{record.fault}`",
             "",
             record.detail,
             "",
-            f"Now: {story.doing}",
+            f"Now: {self._doing}",
         ]
+        if pause := self._inbox.pause():
+            lines += ["", f"**{pause}**"]
         if story.asks:
             lines += ["", story.asks]
         if story.plan:
@@ -260,6 +308,7 @@ class TemporalRuntime:
         if contract.effect is Effect.READ or inbox.paused is None:
             return
         inbox.tell(self.now(), f"paused before {contract.name}")
+        self._stand_still(contract, inbox.pause())
         await workflow.wait_condition(
             lambda: inbox.paused is None or inbox.interruption() is not None
         )
@@ -270,9 +319,10 @@ class TemporalRuntime:
         """A person's setting forbids the step: wait until it is lifted or anything changes."""
         inbox = self._inbox
         inbox.tell(self.now(), f"{contract.name} waits: {detail}")
+        self._stand_still(contract, detail)
         news = inbox.news
         asked = PermitRequest(request.owner, contract.effect)
-        await self.wait_for_answer(AWAIT_PERMIT, asked, lambda box: box.news != news, None)
+        await self._wait_for_answer(AWAIT_PERMIT, asked, lambda box: box.news != news, None)
 
     def _start(
         self, contract: Contract[Request, Result], request: Request

@@ -23,6 +23,11 @@ ALL: tuple[SearchAttributeKey[Any], ...] = (*KEYWORDS, HELD)
 MAX_VALUE = 255
 
 
+def step_update(step: str) -> list[tuple[SearchAttributeUpdate[Any], object]]:
+    """What runs between two phase changes."""
+    return [(STEP.value_set(step[:MAX_VALUE]), step)]
+
+
 def phase_updates(
     record: PhaseRecord, doing: str
 ) -> list[tuple[SearchAttributeUpdate[Any], object]]:

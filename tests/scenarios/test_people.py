@@ -47,7 +47,8 @@ def test_a_cordon_that_a_person_removes_in_mid_episode_stays_removed_until_resum
     assert machine["status"]["overruled"][0]["fault"] == "gpu-lost"
     work.unblock(pod)
     fleet.episodes.tell(ref, Command.RESUME)
-    assert fleet.episodes.closing(ref).outcome == "returned", fleet.episodes.shown(ref)
+    closing = fleet.episodes.closing(ref)
+    assert (closing.outcome, closing.fault) == ("returned", "gpu-lost"), fleet.episodes.shown(ref)
     assert len(witness.reboots(node)) == 1
 
 

@@ -33,6 +33,7 @@ from workers.temporal_connection import (
     unreachable_message,
 )
 from workflows import search_attributes
+from workflows.contracts.kube import DRAIN
 from workflows.contracts.messages import Command, ControlMessage, Opening, PauseRequest
 from workflows.model.identity import NodeRef, guard_workflow_id, task_queue, workflow_id
 
@@ -192,6 +193,20 @@ class Episodes:
                     return replace(told, heeded=verdict, line=str(line))
             await asyncio.sleep(LOOK_AGAIN_S)
         return told
+
+    async def in_the_way(self, found: OpenEpisode) -> list[str]:
+        """Who keeps a running drain waiting, by its heartbeat; nothing = nobody, or none runs."""
+        try:
+            described = await self._bounded(self._handle(found).describe(), "reading its step")
+        except _NotThere:
+            return []
+        for pending in described.raw_description.pending_activities:
+            if pending.activity_type.name != DRAIN.name:
+                continue
+            told = await self._client.data_converter.decode(pending.heartbeat_details.payloads)
+            if told and isinstance(told[0], dict):
+                return [str(line) for line in told[0].get("in_the_way") or ()]
+        return []
 
     def _handle(self, found: OpenEpisode) -> WorkflowHandle[Any, Any]:
         # With the run's id: a word that comes late never reaches the node's next episode.

@@ -203,12 +203,14 @@ async def _tell(sight: Sight, row: Row) -> tuple[list[str], list[str], str]:
     if found is None:
         return [], [], ""
     episodes = await Episodes.open(sight.cluster)
-    story, plan, question = await asyncio.gather(
-        *(episodes.ask(found, query) for query in ("story", "plan", "question"))
+    story, plan, question, blockers = await asyncio.gather(
+        *(episodes.ask(found, query) for query in ("story", "plan", "question")),
+        episodes.in_the_way(found),
     )
     if story is None:
         return ["no worker answers: start one with `fleetmend worker`"], [], ""
-    return list(story), list(plan or []), str(question or "")
+    waits = [f"in the way of the drain: {line}" for line in blockers or ()]
+    return list(story), [*waits, *(plan or ())], str(question or "")
 
 
 def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
