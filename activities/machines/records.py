@@ -135,7 +135,7 @@ class RecordActivities:
 def event_of(record: PhaseRecord) -> dict[str, Any]:
     """The Event of one phase change; its name is the same for a second run."""
     at = record.at.isoformat(timespec="seconds").replace("+00:00", "Z")
-    is_bad = record.held or record.outcome in ("retired", "vanished")
+    is_bad = record.held or record.outcome in ("retired", "vanished", "yielded")
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -38,6 +38,7 @@ class Tracked:
         refused: ids of matches for which a quarantine at once was refused for good.
         would: id of the match that was last announced in observe mode.
         withheld: the match and the refusal that were last announced for a protected node.
+        unreadable: the match and the unreadable marker that were last announced.
         silent_since: when its agent was first found silent; None = it speaks.
         again_at: when it must be judged again though nothing changes.
         retry: it must be judged again at the next tick.
@@ -57,6 +58,7 @@ class Tracked:
     refused: frozenset[str] = frozenset()
     would: str = ""
     withheld: tuple[str, str] = ("", "")
+    unreadable: tuple[str, str] = ("", "")
     silent_since: datetime | None = None
     again_at: datetime | None = None
     retry: bool = False

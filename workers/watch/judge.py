@@ -68,6 +68,7 @@ class Verdict:
         withheld: as `reflex`, where the node is protected, or it cannot be told whether it is.
         refusal: why a quarantine at once is not permitted, if one was due.
         why: `refusal` in words, for a protected node.
+        unreadable: what is wrong with the marker on a node that something matches; "" = nothing.
         is_silent: the agent is silent by some rule, reported or not.
         again_at: when the node must be judged again though nothing changes; None = never.
     """
@@ -81,6 +82,7 @@ class Verdict:
     withheld: RuleMatch | None = None
     refusal: Refusal | None = None
     why: str = ""
+    unreadable: str = ""
     is_silent: bool = False
     again_at: datetime | None = None
 
@@ -89,7 +91,7 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     """What watch does about this node now."""
     node = sight.node
     pool = policy.pool_of(node.labels)
-    marker, is_readable = _marker(node)
+    marker, unreadable = _marker(node)
     if marker is not None and marker.handed_over:
         return Verdict(pool.name if pool else "", marker=marker)
     is_ours = marker is not None
@@ -114,22 +116,23 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
         marker=marker,
         # In observe mode nothing is started; a node that carries our marker keeps its owner.
         has_episode=is_ours or not is_observing,
-        reflex=due if permit.refusal is None and is_free and is_readable else None,
+        reflex=due if permit.refusal is None and is_free and not unreadable else None,
         would_reflex=due if is_observing and is_free else None,
         withheld=due if permit.refusal is None and not is_free else None,
         refusal=(permit.refusal or protection.refusal) if due else None,
         why=protection.detail,
+        unreadable=unreadable if matches else "",
         is_silent=is_silent,
         again_at=again_at,
     )
 
 
-def _marker(node: NodeView) -> tuple[Marker | None, bool]:
-    """Our marker, and whether what stands there (nothing counts, too) can be read."""
+def _marker(node: NodeView) -> tuple[Marker | None, str]:
+    """Our marker, and why what stands there cannot be read; "" = it can, or there is none."""
     try:
-        return marker_of(node), True
-    except MarkerError:
-        return None, False
+        return marker_of(node), ""
+    except MarkerError as error:
+        return None, str(error)
 
 
 def _after_grace(
