@@ -259,7 +259,8 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
         )
         left = begun + limit - run.now()
         if is_final or left <= timedelta():
-            run.inbox.tell(run.now(), f"gate {judged.verdict}: {'; '.join(judged.reasons[:4])}")
+            why = "; ".join(judged.reasons[:4])
+            run.inbox.tell(run.now(), f"gate {judged.verdict}" + (f": {why}" if why else ""))
             episode.note_gate(run.now(), judged)
             return judged
         pace = timedelta(seconds=GATE_AGAIN[min(looks, len(GATE_AGAIN) - 1)])
