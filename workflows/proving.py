@@ -267,8 +267,8 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
         )
         left = begun + limit - run.now()
         if is_final or left <= timedelta():
-            why = ["; ".join(judged.reasons[:4])] if judged.reasons else []
-            run.inbox.tell(run.now(), ": ".join(("gate " + judged.verdict, *why)))
+            why = "; ".join(judged.reasons[:4])
+            run.inbox.tell(run.now(), f"gate {judged.verdict}" + (f": {why}" if why else ""))
             episode.note_gate(run.now(), judged)
             return judged
         pace = timedelta(seconds=GATE_AGAIN[min(looks, len(GATE_AGAIN) - 1)])

@@ -285,7 +285,7 @@ class TemporalRuntime:
             lines += ["", f"**{pause}**"]
         if story.asks:
             lines += ["", story.asks]
-        if story.plan:
+        if story.plan and not record.outcome:
             lines += ["", "Next: " + "; ".join(story.plan)]
         lines += ["", *(f"- {line}" for line in self._inbox.story[-12:])]
         self.details = "\n".join(lines)

@@ -28,8 +28,13 @@ def load_configuration(environment: Mapping[str, str]) -> Configuration:
     kubeconfig = environment.get("KUBECONFIG", "")
     if kubeconfig:
         asked = f"reading KUBECONFIG={kubeconfig}"
-        if not any(Path(part).is_file() for part in kubeconfig.split(os.pathsep)):
-            raise errors.KubeconfigError(asked, "there is no such file")
+        parts = [Path(part) for part in kubeconfig.split(os.pathsep)]
+        if not any(part.is_file() for part in parts):
+            is_folder = any(part.is_dir() for part in parts)
+            said = (
+                "it is a directory; name the file in it" if is_folder else "there is no such file"
+            )
+            raise errors.KubeconfigError(asked, said)
         _load(asked, lambda: _read_kubeconfig(kubeconfig, configuration))
     elif environment.get("KUBERNETES_SERVICE_HOST"):
         asked = "reading the pod's ServiceAccount"

@@ -135,7 +135,8 @@ class RecordActivities:
 def event_of(record: PhaseRecord) -> dict[str, Any]:
     """The Event of one phase change; its name is the same for a second run."""
     at = record.at.isoformat(timespec="seconds").replace("+00:00", "Z")
-    is_bad = record.held or record.outcome in ("retired", "vanished")
+    prefix = f"{record.fault}: "
+    is_bad = record.held or record.outcome in ("retired", "vanished", "yielded")
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -152,7 +153,8 @@ def event_of(record: PhaseRecord) -> dict[str, Any]:
         },
         "type": "Warning" if is_bad else "Normal",
         "reason": _camel_case("held" if record.held else record.outcome or record.phase),
-        "message": printable(f"{record.fault}: {record.detail}", MAX_EVENT_MESSAGE),
+        # A detail that is a match's text begins with the fault already.
+        "message": printable(prefix + record.detail.removeprefix(prefix), MAX_EVENT_MESSAGE),
         "source": {"component": "fleetmend"},
         "reportingComponent": "fleetmend",
         "reportingInstance": "worker",

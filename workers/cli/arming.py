@@ -14,7 +14,7 @@ from rich.markup import escape
 from workers.cli.caller import Caller, caller
 from workers.cli.cluster import ClusterReader, PolicyUnusable, open_cluster
 from workers.cli.episodes import Episodes, read_cluster
-from workers.cli.outcome import CommandError, console, refused, write_json, wrong_usage
+from workers.cli.outcome import CommandError, console, refused, write_json
 from workers.tables import plain_table
 from workflows.contracts.messages import PauseRequest
 from workflows.model.amounts import nodes_of_share
@@ -89,17 +89,21 @@ def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
         )
 
 
-def disarm(pool_name: str, *, as_json: bool) -> None:
+def disarm(pool_name: str, *, reason: str, as_json: bool) -> None:
     """Back to observing, for one pool; what stands on its nodes stays until it is armed again."""
+    by = caller(reason)
     with open_cluster() as reader:
         before = reader.arming()
         if not before.is_armed(pool_name):
             raise refused(f"pool {pool_name} is not armed; see: fleetmend status")
         reader.change_arming(
-            lambda now: replace(now, armed=tuple(e for e in now.armed if e.scope != pool_name))
+            lambda now: replace(now, armed=tuple(e for e in now.armed if e.scope != pool_name)),
+            # The entry that named who armed it goes; who took it off is to be known as well.
+            note=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z disarm {pool_name} by {by.by}"
+            + (f": {by.reason}" if by.reason else ""),
         )
     if as_json:
-        write_json({"pool": pool_name, "armed": False})
+        write_json({"pool": pool_name, "armed": False, "by": by.by, "reason": by.reason})
     else:
         console().print(f"pool {escape(pool_name)} is only observed now")
 
@@ -180,7 +184,7 @@ def _pool(policy: Policy, name: str) -> Pool:
     pool = policy.pool_named(name)
     if pool is None:
         known = ", ".join(p.name for p in policy.pools)
-        raise wrong_usage(f"the policy has no pool {name!r}; its pools: {known}")
+        raise refused(f"the policy has no pool {name!r}; its pools: {known}")
     return pool
 
 

@@ -27,6 +27,8 @@ from workflows.model.remediation.arming import (
     parse_arming,
 )
 
+LAST_CHANGE: Final = "fleetmend.io/last-change"
+"""Annotation of the ConfigMap: who took something off, when and why; entries name who put it on."""
 WRITE_TRIES: Final = 5
 """Two people arm at the same moment: one of them reads again."""
 
@@ -63,6 +65,7 @@ class Machine:
     held_reason: str
     episode: str
     workflow_id: str
+    run_id: str
     baseline_gpus: int | None
     strikes: int
     raw: JsonObject
@@ -142,14 +145,14 @@ class ClusterReader:
         """What is armed and paused."""
         return self._arming()[0]
 
-    def change_arming(self, change: Callable[[Arming], Arming]) -> Arming:
-        """Write `change` of what stands there now; what stands there afterwards."""
+    def change_arming(self, change: Callable[[Arming], Arming], *, note: str = "") -> Arming:
+        """Write `change` of what stands there now, and `note` beside it; what stands afterwards."""
         for _ in range(WRITE_TRIES):
             now, version = self._arming()
             wanted = change(now)
             with cluster_errors(self.kube):
                 try:
-                    self._write(wanted, version)
+                    self._write(wanted, version, note)
                 except errors.Conflict:
                     continue  # somebody else wrote meanwhile: decide anew
             return wanted
@@ -163,19 +166,20 @@ class ClusterReader:
                 return Arming(), None
         return parse_arming(found.get("data")), str(found["metadata"]["resourceVersion"])
 
-    def _write(self, arming: Arming, version: str | None) -> None:
+    def _write(self, arming: Arming, version: str | None, note: str) -> None:
+        noted = {"annotations": {LAST_CHANGE: note}} if note else {}
         if version is None:
             body: JsonObject = {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
-                "metadata": {"name": ARMING_CONFIG_MAP},
+                "metadata": {"name": ARMING_CONFIG_MAP, **noted},
                 "data": encode_arming(arming),
             }
             self.kube.create(paths.config_maps(NAMESPACE), body)
             return
         self.kube.patch(
             paths.config_map(NAMESPACE, ARMING_CONFIG_MAP),
-            {"data": encode_arming(arming)},
+            {"data": encode_arming(arming), **({"metadata": noted} if noted else {})},
             kind=PatchKind.MERGE,
             resource_version=version,
         )
@@ -240,6 +244,7 @@ def _machine(body: Any) -> Machine:
         held_reason=str(status.get("heldReason") or ""),
         episode=str(status.get("episode") or ""),
         workflow_id=str(status.get("workflowID") or ""),
+        run_id=str(status.get("runID") or ""),
         baseline_gpus=count if isinstance(count, int) else None,
         strikes=int(status.get("strikeCount") or 0),
         raw=body,

@@ -131,12 +131,13 @@ def arm(
 @app.command()
 def disarm(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool that is armed.")],
+    reason: Reason = "",
     as_json: Json = False,
 ) -> None:
     """Let fleetmend only observe a pool again."""
     from workers.cli.arming import disarm as body
 
-    _run(lambda: body(pool, as_json=as_json), as_json=as_json)
+    _run(lambda: body(pool, reason=reason, as_json=as_json), as_json=as_json)
 
 
 @app.command()

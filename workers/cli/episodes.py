@@ -65,6 +65,20 @@ class OpenEpisode:
 
 
 @dataclass(frozen=True)
+class LastRun:
+    """A run that has closed; `closed` None = only the machine's record tells of it."""
+
+    workflow_id: str
+    run_id: str
+    closed: datetime | None
+
+    @property
+    def how_to_read(self) -> str:
+        """The command that shows its history."""
+        return f"temporal workflow show --workflow-id '{self.workflow_id}' --run-id {self.run_id}"
+
+
+@dataclass(frozen=True)
 class Told:
     """What became of a word.
 
@@ -119,7 +133,18 @@ class Episodes:
             return None
         return _open(run) if run.status is WorkflowExecutionStatus.RUNNING else None
 
-    async def ask(self, found: OpenEpisode, query: str) -> Any:
+    async def last(self, node: NodeRef) -> LastRun | None:
+        """The newest run of a Node if it has closed; None = it is open, or Temporal knows none."""
+        try:
+            handle = self._client.get_workflow_handle(workflow_id(self._cluster, node))
+            run = await self._bounded(handle.describe(), f"looking for {handle.id}")
+        except _NotThere:
+            return None
+        if run.status is WorkflowExecutionStatus.RUNNING or run.close_time is None:
+            return None
+        return LastRun(run.id, str(run.run_id), run.close_time)
+
+    async def ask(self, found: OpenEpisode | LastRun, query: str) -> Any:
         """A query's answer; None = no worker answered in time."""
         handle = self._handle(found)
         try:
@@ -208,7 +233,7 @@ class Episodes:
                 return [str(line) for line in told[0].get("in_the_way") or ()]
         return []
 
-    def _handle(self, found: OpenEpisode) -> WorkflowHandle[Any, Any]:
+    def _handle(self, found: OpenEpisode | LastRun) -> WorkflowHandle[Any, Any]:
         # With the run's id: a word that comes late never reaches the node's next episode.
         return self._client.get_workflow_handle(found.workflow_id, run_id=found.run_id)
 

@@ -60,10 +60,14 @@ def unreachable(message: str) -> CommandError:
 
 
 def run_command(body: Callable[[], object], *, as_json: bool) -> NoReturn:
-    """Run a command's body, and leave the process with its exit code."""
+    """Run a command's body, and leave the process with its exit code.
+
+    A body that has told all it could may give back another code than OK.
+    """
+    code: object = ExitCode.OK
     try:
         _set_up_telemetry()
-        body()
+        code = body()
     except CommandError as error:
         if as_json:
             write_json({"error": str(error), "exit_code": int(error.code), **error.facts})
@@ -73,7 +77,7 @@ def run_command(body: Callable[[], object], *, as_json: bool) -> NoReturn:
         leave(error.code)
     except KeyboardInterrupt:
         leave(INTERRUPTED)
-    leave(ExitCode.OK)
+    leave(code if isinstance(code, ExitCode) else ExitCode.OK)
 
 
 def end_at_path(error: OSError, *, as_json: bool) -> NoReturn:

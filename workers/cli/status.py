@@ -14,9 +14,17 @@ from datetime import UTC, datetime
 from rich.markup import escape
 from rich.table import Table
 
-from workers.cli.cluster import ClusterReader, Machine, PolicyUnusable, open_cluster
-from workers.cli.episodes import Episodes, OpenEpisode, read_cluster
+from workers.cli.cluster import (
+    ClusterReader,
+    Machine,
+    PolicyUnusable,
+    cluster_errors,
+    open_cluster,
+)
+from workers.cli.episodes import Episodes, LastRun, OpenEpisode, read_cluster
 from workers.cli.outcome import CommandError, ExitCode, console, write_json
+from workers.cli.stories import Tale, recorded_tale, tale_of_last, tale_of_open
+from workers.cli.writer import Writer, read_writer
 from workers.tables import plain_table
 from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef, workflow_id
@@ -75,10 +83,10 @@ class Sight:
     protecting: tuple[PodView, ...] | None = ()
 
 
-def show_status(*, as_json: bool) -> None:
-    """`fleetmend status`."""
+def show_status(*, as_json: bool) -> ExitCode:
+    """`fleetmend status`; without Temporal too, and then it ends as unreachable."""
     with open_cluster() as reader:
-        sight = asyncio.run(_look(reader))
+        sight, writer = asyncio.run(_look_around(reader))
     rows = rows_of(sight)
     if as_json:
         write_json(
@@ -89,34 +97,38 @@ def show_status(*, as_json: bool) -> None:
                 "armed": [entry.scope for entry in sight.arming.armed],
                 "paused": [entry.scope for entry in sight.arming.paused],
                 "arming_problem": sight.arming.problem,
+                "writer": writer,
                 "protection_unknown": _protection_unknown(sight, rows),
                 "nodes": rows,
             }
         )
-        return
+        return _end_of(sight)
     _show_rows(rows)
     outside = len(sight.nodes) - len(rows)
     if outside > 0:
         why = "are in no pool of the policy: out of scope" if sight.policy else "have no record yet"
         console().print(f"{outside} other nodes {why}")
     _show_arming(sight.arming)
+    _show_writer(writer)
     unknown = _protection_unknown(sight, rows)
     if unknown:
         console().print(f"[yellow]{escape(unknown)}[/]", soft_wrap=True)
     _show_policy_problem(sight, "pools are as last recorded:")
     if sight.problem:
         console().print(f"[yellow]steps and open episodes are missing:[/] {escape(sight.problem)}")
+    return _end_of(sight)
 
 
-def show_node(name: str, *, as_json: bool) -> None:
-    """`fleetmend node NAME`."""
+def show_node(name: str, *, as_json: bool) -> ExitCode:
+    """`fleetmend node NAME`; without Temporal as `show_status`."""
     with open_cluster() as reader:
         node = reader.node(name)
         sight = asyncio.run(_look(reader, node))
         row = _row(node, sight, {m.node_uid: m for m in sight.machines})
     machine = next((m for m in sight.machines if m.node_uid == node.uid), None)
     matches = match_rules(node, sight.policy, datetime.now(UTC)) if sight.policy else []
-    story, plan, question = asyncio.run(_tell(sight, row)) if row.workflow_id else ([], [], "")
+    tale = asyncio.run(_tell(sight, row, machine))
+    marker_problem = _marker_problem(node)
     if as_json:
         write_json(
             {
@@ -126,28 +138,38 @@ def show_node(name: str, *, as_json: bool) -> None:
                 "boot_id": node.boot_id,
                 "gpus": node.gpus,
                 "matches": [{"rule": m.rule, "fault": m.fault, "text": m.text} for m in matches],
-                "question": question,
-                "story": story,
-                "plan": plan,
+                "marker_problem": marker_problem,
+                "question": tale.question,
+                "story": tale.story,
+                "plan": tale.plan,
+                "last_run": tale.last_run,
                 "machine": machine.raw if machine else None,
             }
         )
-        return
+        return _end_of(sight)
     seen = [f"{m.fault} (rule {m.rule}): {m.text}" for m in matches]
     _show_facts(row, sight, machine, seen if sight.policy else ["cannot be told without a policy"])
-    for title, lines in (("story", story), ("what comes next", plan)):
+    if marker_problem:
+        console().print(f"[red]left alone:[/] {escape(marker_problem)}", soft_wrap=True)
+    _show_last_run(tale.last_run)
+    for title, lines in (("story", tale.story), ("what comes next", tale.plan)):
         if lines:
             console().print(f"\n[bold]{title}[/]")
             for line in lines:
                 console().print(f"  {line}", markup=False, soft_wrap=True)
-    if question:
+    if tale.question:
         console().print(
             f"\n[bold]it waits for a person[/]: fleetmend resume|approve|deny|retire {name} "
-            f"(question {escape(question)})"
+            f"(question {escape(tale.question)})"
         )
     _show_policy_problem(sight, "the rules and the pool's name are missing or as last recorded:")
     if sight.problem:
         console().print(f"\n[yellow]its story is missing:[/] {escape(sight.problem)}")
+    return _end_of(sight)
+
+
+def _end_of(sight: Sight) -> ExitCode:
+    return ExitCode.UNREACHABLE if sight.problem else ExitCode.OK
 
 
 def rows_of(sight: Sight) -> list[Row]:
@@ -156,6 +178,14 @@ def rows_of(sight: Sight) -> list[Row]:
     rows = (_row(node, sight, machines) for node in sight.nodes)
     minded = [row for row in rows if row.pool or row.workflow_id or row.marks]
     return sorted(minded, key=lambda row: (row.pool or "~", row.node))
+
+
+async def _look_around(reader: ClusterReader) -> tuple[Sight, Writer]:
+    def read() -> Writer:
+        with cluster_errors(reader.kube):
+            return read_writer(reader.kube)
+
+    return await asyncio.gather(_look(reader), asyncio.to_thread(read))
 
 
 async def _look(reader: ClusterReader, node: NodeView | None = None) -> Sight:
@@ -198,19 +228,14 @@ async def _open_episodes() -> tuple[Mapping[str, OpenEpisode] | None, str, str]:
         return None, cluster, str(error)
 
 
-async def _tell(sight: Sight, row: Row) -> tuple[list[str], list[str], str]:
+async def _tell(sight: Sight, row: Row, machine: Machine | None) -> Tale:
+    node = NodeRef(row.node, row.uid)
     found = (sight.episodes or {}).get(row.workflow_id)
-    if found is None:
-        return [], [], ""
-    episodes = await Episodes.open(sight.cluster)
-    story, plan, question, blockers = await asyncio.gather(
-        *(episodes.ask(found, query) for query in ("story", "plan", "question")),
-        episodes.in_the_way(found),
-    )
-    if story is None:
-        return ["no worker answers: start one with `fleetmend worker`"], [], ""
-    waits = [f"in the way of the drain: {line}" for line in blockers or ()]
-    return list(story), [*waits, *(plan or ())], str(question or "")
+    if found is not None:
+        return await tale_of_open(sight.cluster, found)
+    if sight.episodes is None:
+        return recorded_tale(sight.cluster, node, machine)
+    return await tale_of_last(sight.cluster, node)
 
 
 def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
@@ -224,7 +249,8 @@ def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
     if found is not None:
         phase, fault, held = found.phase or "suspect", found.fault, found.held
     elif sight.episodes is None and recorded is not None:
-        phase, fault, held = recorded.phase, recorded.fault, recorded.held
+        phase, fault = recorded.outcome or recorded.phase, recorded.fault
+        held = recorded.held
     elif recorded is not None and recorded.outcome:
         phase, fault = recorded.outcome, recorded.fault
     return Row(
@@ -299,6 +325,21 @@ def _marks(node: NodeView) -> Iterable[str]:
         yield "ignored"
 
 
+def _marker_problem(node: NodeView) -> str:
+    """Why the marker on the node cannot be read, with the remedy; "" = it can, or none is there."""
+    try:
+        marker_of(node)
+    except MarkerError as error:
+        return str(error)
+    return ""
+
+
+def _show_last_run(last: LastRun | None) -> None:
+    if last is not None:
+        closed = f", closed {last.closed:%Y-%m-%d %H:%M:%S}Z" if last.closed else ""
+        console().print(f"\n[bold]last run[/]{closed}; its history: {escape(last.how_to_read)}")
+
+
 def _show_rows(rows: Sequence[Row]) -> None:
     table = plain_table("POOL", "NODE", "READY", "PHASE", "FAULT", "STEP", "HELD", "MARKS")
     for row in rows:
@@ -333,6 +374,15 @@ def _show_arming(arming: Arming) -> None:
         console().print(f"paused: {escape(f'{scope}, by {entry.by}{why}')}")
     if arming.problem:
         console().print(f"[red]{escape(arming.problem)}[/]")
+
+
+def _show_writer(writer: Writer) -> None:
+    if writer.problem:
+        style = "yellow" if writer.is_writing is None else "red"
+        console().print(f"[{style}]{escape(writer.problem)}[/]", soft_wrap=True)
+    else:
+        ago = f", renewed {writer.renewed_s_ago:g} s ago" if writer.renewed_s_ago else ""
+        console().print(f"watch: {escape(writer.holder)}{ago}", soft_wrap=True)
 
 
 def _show_policy_problem(sight: Sight, what: str) -> None:

@@ -26,11 +26,25 @@ def say(
     cluster = read_cluster()
     with open_cluster() as reader:
         node = reader.node(node_name)
-        pool = _pool_of(reader, node) if command is Command.RETIRE else ""
+        pool: str | PolicyUnusable = ""
+        if command is Command.RETIRE:
+            _refuse_unreadable(node)
+            pool = _pool_of(reader, node)
         recorded = _recorded_episode(reader, node)
     word = _Word(command, node, cluster, reason, question, recorded, pool)
     told = asyncio.run(_send(word))
     _tell(command, node_name, told, as_json=as_json)
+
+
+def _refuse_unreadable(node: NodeView) -> None:
+    """An episode could not mark the node as its own, and would yield at once."""
+    try:
+        marker_of(node)
+    except MarkerError as error:
+        raise refused(
+            f"Node {node.name} may be somebody else's: {error}. Then again: fleetmend retire "
+            f"{node.name}"
+        ) from error
 
 
 def _pool_of(reader: ClusterReader, node: NodeView) -> str | PolicyUnusable:

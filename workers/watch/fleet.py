@@ -39,6 +39,7 @@ class Tracked:
         would: id of the match that was last announced in observe mode.
         withheld: the match and the refusal that were last announced for a protected node.
         waits: what its admission was last said to wait for.
+        unreadable: the match and the unreadable marker that were last announced.
         silent_since: when its agent was first found silent; None = it speaks.
         again_at: when it must be judged again though nothing changes.
         retry: it must be judged again at the next tick.
@@ -59,6 +60,7 @@ class Tracked:
     would: str = ""
     withheld: tuple[str, str] = ("", "")
     waits: str = ""
+    unreadable: tuple[str, str] = ("", "")
     silent_since: datetime | None = None
     again_at: datetime | None = None
     retry: bool = False

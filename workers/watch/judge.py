@@ -71,6 +71,7 @@ class Verdict:
         why: `refusal` in words, for a protected node.
         is_due: a new node is to be admitted: its run is started, whether anything matches or not.
         waits: what the admission of a new node waits for, in words.
+        unreadable: what is wrong with the marker on a node that something matches; "" = nothing.
         is_silent: the agent is silent by some rule, reported or not.
         again_at: when the node must be judged again though nothing changes; None = never.
     """
@@ -86,6 +87,7 @@ class Verdict:
     why: str = ""
     is_due: bool = False
     waits: str = ""
+    unreadable: str = ""
     is_silent: bool = False
     again_at: datetime | None = None
 
@@ -94,7 +96,7 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     """What watch does about this node now."""
     node = sight.node
     pool = policy.pool_of(node.labels)
-    marker, is_readable = _marker(node)
+    marker, unreadable = _marker(node)
     if marker is not None and marker.handed_over:
         return Verdict(pool.name if pool else "", marker=marker)
     is_ours = marker is not None
@@ -128,24 +130,25 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
         marker=marker,
         # In observe mode nothing is started; a node that carries our marker keeps its owner.
         has_episode=is_ours or not is_observing,
-        reflex=due if permit.refusal is None and is_free and is_readable else None,
+        reflex=due if permit.refusal is None and is_free and not unreadable else None,
         would_reflex=due if is_observing and is_free else None,
         withheld=due if permit.refusal is None and not is_free else None,
         refusal=(permit.refusal or protection.refusal) if due else None,
         why=protection.detail,
         is_due=is_due(node, policy, arming),
         waits=waits,
+        unreadable=unreadable if matches else "",
         is_silent=is_silent,
         again_at=again_at,
     )
 
 
-def _marker(node: NodeView) -> tuple[Marker | None, bool]:
-    """Our marker, and whether what stands there (nothing counts, too) can be read."""
+def _marker(node: NodeView) -> tuple[Marker | None, str]:
+    """Our marker, and why what stands there cannot be read; "" = it can, or there is none."""
     try:
-        return marker_of(node), True
-    except MarkerError:
-        return None, False
+        return marker_of(node), ""
+    except MarkerError as error:
+        return None, str(error)
 
 
 def _after_grace(

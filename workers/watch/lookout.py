@@ -25,12 +25,12 @@ from workers.watch.notices import Notice, Notices
 from workers.watch.outbox import Outbox
 from workers.watch.pace import Haste
 from workers.watch.reflex import Attempt, Reflex, Result
+from workers.watch.telling import Telling
 from workflows.contracts.messages import NodeFacts, Report
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
 from workflows.model.remediation.marks import is_marked
-from workflows.model.remediation.permit import Refusal
 
 MAX_LOOKS: Final = 5
 """How often one change is judged anew after conflicts; then the next tick goes on."""
@@ -70,6 +70,7 @@ class Lookout:
         self._rules = rules
         self._fleet = fleet
         self._hands = hands
+        self._telling = Telling(hands.notices, hands.metrics)
         self._is_writer = is_writer
         self._pods_on_node = pods_on_node
         self._has_taken_over = False
@@ -220,9 +221,7 @@ class Lookout:
         self._offer(tracked, report, change)
         if attempt is not None:
             self._account(tracked, *attempt)
-        self._announce(tracked, verdict)
-        self._tell_withheld(tracked, verdict)
-        self._tell_waiting(tracked, verdict)
+        self._telling.tell(tracked, verdict)
 
     def _act(
         self, tracked: Tracked, policy: Policy, now: datetime
@@ -380,66 +379,6 @@ class Lookout:
                 # Once for each cause: it is tried again at each tick.
                 _log.warning("quarantine_not_done", **fields, problem=problem)
             tracked.trouble = problem
-
-    def _announce(self, tracked: Tracked, verdict: Verdict) -> None:
-        """In observe mode: say once what would have been done."""
-        match = verdict.would_reflex
-        if match is None or match.id == tracked.would:
-            return
-        tracked.would = match.id
-        self._hands.metrics.count(Counter.WOULD_QUARANTINE, tracked.pool)
-        _log.info(
-            "would_quarantine",
-            node=tracked.view.name,
-            uid=tracked.view.uid,
-            rule=match.rule,
-            fault=match.fault.value,
-            pool=tracked.pool,
-        )
-        text = (
-            f"would be quarantined for {match.fault} (rule {match.rule}) if pool {tracked.pool} "
-            f"were armed: {match.text}"
-        )
-        self._hands.notices.tell(
-            Notice(tracked.ref, match.id, "WouldQuarantine", text, is_warning=False)
-        )
-
-    def _tell_withheld(self, tracked: Tracked, verdict: Verdict) -> None:
-        """Say once why a protected node is not quarantined."""
-        match, refusal = verdict.withheld, verdict.refusal
-        if match is None or refusal is None:
-            tracked.withheld = ("", "")
-            return
-        if tracked.withheld == (match.id, refusal):
-            return
-        tracked.withheld = (match.id, refusal)
-        is_known = refusal is Refusal.PROTECTED
-        counter = Counter.REFLEX_PROTECTED if is_known else Counter.REFLEX_PROTECTION_UNKNOWN
-        self._hands.metrics.count(counter, tracked.pool)
-        _log.warning(
-            "quarantine_withheld",
-            node=tracked.view.name,
-            uid=tracked.view.uid,
-            rule=match.rule,
-            refusal=refusal.value,
-            problem=verdict.why,
-        )
-        if is_known:
-            text = f"not quarantined for {match.fault} (rule {match.rule}): {verdict.why}"
-            notice = Notice(tracked.ref, match.id, "NotQuarantined", text, is_warning=True)
-            self._hands.notices.tell(notice)
-
-    def _tell_waiting(self, tracked: Tracked, verdict: Verdict) -> None:
-        """Say once for each cause why a new node is not admitted: nothing else would."""
-        waits, said = verdict.waits, tracked.waits
-        tracked.waits = waits
-        if not waits or waits == said:
-            return
-        _log.warning("admission_waits", node=tracked.view.name, uid=tracked.view.uid, problem=waits)
-        notice = Notice(
-            tracked.ref, waits, "AdmissionWaits", f"not admitted yet: {waits}", is_warning=True
-        )
-        self._hands.notices.tell(notice)
 
 
 def _is_quarantined(tracked: Tracked) -> bool:

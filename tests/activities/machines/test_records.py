@@ -83,6 +83,7 @@ def test_log_line_and_metric_come_once(
     [
         (True, "", "Held", "Warning"),
         (False, "retired", "Retired", "Warning"),
+        (False, "yielded", "Yielded", "Warning"),
         (False, "returned", "Returned", "Normal"),
         (False, "", "Quarantined", "Normal"),
     ],
@@ -91,6 +92,12 @@ def test_the_event_says_what_happened(held: bool, outcome: str, reason: str, kin
     record = replace(RECORD, phase="quarantined", held=held, outcome=outcome)
     event = event_of(record)
     assert (event["reason"], event["type"]) == (reason, kind)
+
+
+def test_the_event_names_the_fault_once() -> None:
+    bare, named = "GPU 0 fell off the bus", f"{RECORD.fault}: GPU 0 fell off the bus"
+    messages = {event_of(replace(RECORD, detail=text))["message"] for text in (bare, named)}
+    assert messages == {named}
 
 
 def test_a_node_that_was_never_read_leaves_only_an_event(

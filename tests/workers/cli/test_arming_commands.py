@@ -5,15 +5,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from activities.kube import paths
+from activities.policy_file import NAMESPACE
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from tests.harness.processes import fleetmend
 from tests.harness.services import service_on
 from tests.workers.cli.conftest import POOL
 from workers.cli.arming import arm, change_pause, disarm
+from workers.cli.cluster import LAST_CHANGE
 from workers.cli.outcome import CommandError, ExitCode
 from workers.lab.address import LabAccount, LabAddress
-from workflows.model.remediation.arming import FLEET
+from workflows.model.remediation.arming import ARMING_CONFIG_MAP, FLEET
 
 
 @pytest.fixture(autouse=True)
@@ -93,19 +96,23 @@ def test_a_dry_run_arms_nothing(cluster: Cluster, nodes: TestNodes) -> None:
     assert not cluster.arming().is_armed(POOL)
 
 
-def test_an_unknown_pool_is_wrong_usage(lab: LabAddress) -> None:
+def test_an_unknown_pool_is_refused_with_the_known_ones(lab: LabAddress) -> None:
     with pytest.raises(CommandError, match=f"its pools: {POOL}") as refusal:
         arm("nowhere", reason="", dry_run=False, as_json=True)
-    assert refusal.value.code is ExitCode.USAGE
+    assert refusal.value.code is ExitCode.REFUSED
 
 
 def test_disarming_keeps_the_other_pools(cluster: Cluster) -> None:
     cluster.arm(POOL, "another")
-    disarm(POOL, as_json=True)
+    disarm(POOL, reason="drill is over", as_json=True)
     assert not cluster.arming().is_armed(POOL)
     assert cluster.arming().is_armed("another")
+    found = cluster.kube.get(paths.config_map(NAMESPACE, ARMING_CONFIG_MAP))
+    note = found["metadata"]["annotations"][LAST_CHANGE]
+    assert f"disarm {POOL} by " in note
+    assert note.endswith(": drill is over")
     with pytest.raises(CommandError, match="is not armed"):
-        disarm(POOL, as_json=True)
+        disarm(POOL, reason="drill is over", as_json=True)
 
 
 def test_a_pause_keeps_what_is_armed_and_other_pauses(cluster: Cluster) -> None:

@@ -5,12 +5,14 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
 from tests.harness.processes import CliAnswer, fleetmend
-from workers.cli.outcome import ExitCode
+from workers.cli.cluster import open_cluster
+from workers.cli.outcome import CommandError, ExitCode
 from workers.lab.address import Component, LabAddress
 from workers.lab.controlplane.lab import Lab
 from workflows.model.identity import guard_workflow_id, task_queue
@@ -93,8 +95,18 @@ def test_status_without_temporal_tells_what_the_cluster_knows(
     lab: LabAddress, nobody: str, a_node: str
 ) -> None:
     answer = fleetmend(lab, "status", "--json", environment={"TEMPORAL_ADDRESS": nobody})
-    assert answer.code == ExitCode.OK
+    assert answer.code == ExitCode.UNREACHABLE
     assert nobody in answer.json["temporal"]
+    assert a_node in [row["node"] for row in answer.json["nodes"]]
+
+
+def test_node_without_temporal_tells_what_the_cluster_knows(
+    lab: LabAddress, nobody: str, a_node: str
+) -> None:
+    answer = fleetmend(lab, "node", a_node, environment={"TEMPORAL_ADDRESS": nobody})
+    assert answer.code == ExitCode.UNREACHABLE
+    assert "its story is missing" in answer.out
+    assert a_node in answer.out
 
 
 def test_cluster_refused(lab: LabAddress, nobody: str, start_s: float, elsewhere: str) -> None:
@@ -117,6 +129,15 @@ def test_a_missing_kubeconfig_is_named(lab: LabAddress) -> None:
     answer = fleetmend(lab, "status", environment={"KUBECONFIG": "/no/such/file"})
     assert answer.code == ExitCode.UNREACHABLE
     assert "/no/such/file" in answer.err
+
+
+def test_a_kubeconfig_that_is_a_directory_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path))
+    with pytest.raises(CommandError, match="it is a directory") as told, open_cluster():
+        pass
+    assert told.value.code is ExitCode.UNREACHABLE
 
 
 async def leave_a_guard(lab: LabAddress, cluster: str) -> None:

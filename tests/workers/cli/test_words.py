@@ -12,6 +12,7 @@ from tests.harness.waiting import wait_until
 from tests.workers.cli.conftest import POOL
 from workers.cli.outcome import ExitCode
 from workers.lab.address import LabAddress
+from workflows.model.remediation.marks import EPISODE
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -62,6 +63,30 @@ def test_retire_without_an_episode_drains_and_hands_over(
     (row,) = [row for row in status["nodes"] if row["node"] == node]
     assert row["phase"] == "retired"
     assert "cordon" in row["marks"]
+    # The morning after: the run has closed, and still says what happened and where to read it.
+    told = fleetmend(lab, "node", node, "--json").json
+    assert told["last_run"]["workflow_id"].endswith(f"/{cluster.node(node).uid}")
+    assert told["last_run"]["closed"]
+    assert any("retire by ada@desk" in line for line in told["story"])
+    assert told["plan"] == []
+    away = fleetmend(lab, "node", node, environment={"TEMPORAL_ADDRESS": "127.0.0.1:1"})
+    assert away.code == ExitCode.UNREACHABLE
+    assert f"--run-id {told['last_run']['run_id']}" in away.out
+    assert "phase         retired" in away.out
+
+
+def test_a_node_with_a_marker_that_nobody_can_read_is_not_retired(
+    lab: LabAddress, running: Processes, cluster: Cluster, nodes: TestNodes
+) -> None:
+    node = nodes.add("a", POOL)
+    cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: "garbage"}}})
+    answer = fleetmend(lab, "retire", node)
+    assert answer.code == ExitCode.REFUSED
+    assert "see who wrote it and remove it with kubectl" in answer.err
+    assert f"Then again: fleetmend retire {node}" in answer.err
+    shown = fleetmend(lab, "node", node)
+    assert "see who wrote it and remove it with kubectl" in shown.out
+    assert not cluster.node(node).unschedulable
 
 
 def test_a_pause_of_a_node_without_an_episode_says_how_to_keep_off_it(

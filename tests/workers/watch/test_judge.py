@@ -64,6 +64,15 @@ def test_nothing_is_written_where_it_may_not(view: NodeView, refusal: Refusal | 
     assert verdict.has_episode is (refusal is not None)
 
 
+def test_marker_that_nobody_can_read_is_told_where_something_matches() -> None:
+    garbage = {EPISODE: "garbage"}
+    verdict = _judge(node(reason="GpuLost", annotations=garbage))
+    assert verdict.reflex is None
+    assert "remove it with kubectl" in verdict.unreadable
+    assert _judge(node(annotations=garbage)).unreadable == ""
+    assert _judge(node(reason="GpuLost")).unreadable == ""
+
+
 def test_observe_mode_says_what_it_would_do_and_starts_nothing() -> None:
     verdict = _judge(node(reason="GpuLost"), Arming())
     assert (verdict.reflex, verdict.has_episode) == (None, False)

@@ -74,6 +74,16 @@ def test_fault_behind_an_unreadable_mark_is_reported_again_once_the_mark_is_off(
     scene.break_node(node)
     uid = scene.uids[node]
     wait_until(lambda: len(recorder.reports(node, uid)) == 1, 10, "it is reported")
+
+    def warnings() -> list[str]:
+        return [str(e["message"]) for e in scene.events_about(node) if e["type"] == "Warning"]
+
+    (message,) = wait_until(warnings, 10, "people are told", saw=scene.tails)
+    assert "see who wrote it and remove it with kubectl" in message
+    # Once for each change: what else the node reports is no news of its mark.
+    scene.cluster.patch_node(node, {"metadata": {"annotations": {"example.com/other": "x"}}})
+    scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: '{"v": 9}'}}})
+    wait_until(lambda: len(scene.watches[0].logged("marker_unreadable")) == 2, 10, "it is told")
     scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: None}}})
     wait_until(
         lambda: len(recorder.reports(node, uid)) == 2, 10, "it is reported again", saw=scene.tails

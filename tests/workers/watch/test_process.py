@@ -11,6 +11,7 @@ import pytest
 
 from activities.kube import paths
 from tests.harness.policies import TestPool, write_policy
+from tests.harness.processes import Running
 from tests.harness.waiting import wait_until
 from tests.workers.watch.scene import Scene
 from workers.lab.address import NAMESPACE, LabAccount, LabAddress
@@ -118,12 +119,7 @@ def test_policy_file_is_followed_and_a_broken_one_is_said_once_for_each_change(
     good = file.read_text()
     for number, broken in enumerate(("pools: 7", "poools: []"), start=1):
         file.write_text(broken)
-        wait_until(
-            lambda n=number: len(watch.logged("policy_unusable")) == n,
-            10,
-            "it is said",
-            saw=scene.tails,
-        )
+        _until_unusable(scene, watch, number)
     # The last good one stays in force.
     scene.break_node(first)
     scene.until_quarantined(first)
@@ -136,6 +132,12 @@ def test_policy_file_is_followed_and_a_broken_one_is_said_once_for_each_change(
     wait_until(lambda: watch.logged("policy_read"), 10, "it is read", saw=scene.tails)
     scene.break_node(second)
     wait_until(lambda: watch.logged("reflex_budget_full"), 10, "the new one rules", saw=scene.tails)
+
+
+def _until_unusable(scene: Scene, watch: Running, times: int) -> None:
+    wait_until(
+        lambda: len(watch.logged("policy_unusable")) == times, 10, "it is said", saw=scene.tails
+    )
 
 
 @pytest.fixture

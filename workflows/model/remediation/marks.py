@@ -107,7 +107,10 @@ def parse_marker(text: str) -> Marker:
         MarkerError: names what is wrong; the remedy is a person's look at the node.
     """
     if len(text) > MAX_MARKER_BYTES:
-        raise MarkerError(f"{EPISODE}: longer than {MAX_MARKER_BYTES} bytes")
+        raise MarkerError(
+            f"{EPISODE}: longer than {MAX_MARKER_BYTES} bytes; see who wrote it and remove it with "
+            "kubectl if nobody needs it"
+        )
     try:
         body = json.loads(text)
         if body.get("v") != MARKER_VERSION:
