@@ -375,8 +375,8 @@ async def drain(run: Runtime, episode: Episode) -> Judgement | None:
 
 def blockers(done: Drained) -> tuple[str, ...]:
     """Who stands in the way of a drain, one line each."""
-    lines = tuple(str(blocked) for blocked in done.blocked[:8])
-    return lines or (f"{done.remaining} pods are left on the node",)
+    lines = tuple(f"not drained: {blocked}" for blocked in done.blocked[:8])
+    return lines or (f"not drained: {done.remaining} pods are left on the node",)
 
 
 # ---------------------------------------------------------------- gate, give back, probation

@@ -14,7 +14,7 @@ from workflows.inbox import Inbox, Interruption
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
 from workflows.model.policy import Rung
-from workflows.model.remediation.gate import Judgement
+from workflows.model.remediation.gate import Judgement, Verdict
 from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.places import free_slot, release_all
@@ -32,11 +32,7 @@ async def hold(run: Runtime, episode: Episode, why: str, rung: Rung | None) -> C
         await free_slot(run, episode)
     episode.questions += 1
     run.inbox.question = f"{episode.id}-q{episode.questions}"
-    approve = f"approve = {rung.value}" if rung else "approve = nothing is left to approve"
-    asks = (
-        f"Question {run.inbox.question}. resume = the gate again; {approve}; "
-        "deny = stay held; retire = drain and hand over"
-    )
+    asks = f"Question {run.inbox.question}. {answers(episode, rung)}"
     try:
         while True:
             held = episode.record(run.now(), why, held=True)
@@ -52,11 +48,24 @@ async def hold(run: Runtime, episode: Episode, why: str, rung: Rung | None) -> C
         run.inbox.question = ""
 
 
+def answers(episode: Episode, rung: Rung | None) -> str:
+    """What each answer to a hold does here."""
+    resume = "the gate again, then what it calls for"
+    if episode.retiring:
+        resume = "drain again, then hand over"
+    approve = "nothing is left to approve"
+    if rung is not None:
+        approve = rung.value if episode.drained else f"drain again, then {rung.value}"
+    return f"resume = {resume}; approve = {approve}; deny = stay held; retire = drain and hand over"
+
+
 def why_held(verdict: Judgement | None) -> str:
     """One line for people: what stands between this node and its return."""
     if verdict is None:
         return "nothing more is allowed"
-    return f"{verdict.verdict}: " + "; ".join(verdict.reasons[:4])
+    why = "; ".join(verdict.reasons[:4])
+    # Unknown is never said of the node alone: the reasons name what could not be told.
+    return why if verdict.verdict is Verdict.UNKNOWN else f"{verdict.verdict}: {why}"
 
 
 def is_undone(episode: Episode, reading: Reading) -> bool:

@@ -300,3 +300,28 @@ def test_what_was_undone_in_an_earlier_boot_counts_again() -> None:
     run.say(timedelta(days=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
     assert run.finish().outcome == "retired"
     assert "quarantine" in run.steps
+
+
+def test_a_hold_says_what_is_in_the_way_and_what_each_answer_does() -> None:
+    world = lost_gpu(blocked=True)
+    run = started(world)
+    run.say(timedelta(hours=1), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    run.say(timedelta(hours=2), lambda inbox, now: setattr(world, "blocked", False))
+    run.say(
+        timedelta(hours=3), lambda inbox, now: inbox.take_command(Command.RESUME, word("r2"), now)
+    )
+    assert run.finish().outcome == "retired"
+    held = [story for _, story in run.runtime.published if story.record.held]
+    assert held[0].record.detail == "not drained: ns/pod (Job/x): PDB x"
+    assert "approve = drain again, then reboot;" in held[0].asks
+    assert "resume = drain again, then hand over;" in held[-1].asks
+    told = [story for _, story in run.runtime.published]
+    after = told[told.index(held[0]) + 1]
+    assert (after.record.held, after.plan[0]) == (False, "drain"), "a retire is told at once"
+
+
+def test_what_is_over_plans_nothing_and_a_passed_gate_gives_no_reasons() -> None:
+    run = started(lost_gpu())
+    assert run.finish().outcome == "returned"
+    assert run.runtime.published[-1][1].plan == ()
+    assert "gate passed" in [line[20:] for line in run.inbox.story]

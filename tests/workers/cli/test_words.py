@@ -9,6 +9,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from tests.harness.processes import Processes, fleetmend, processes
 from tests.harness.waiting import wait_until
+from tests.harness.work import Work
 from tests.workers.cli.conftest import POOL
 from workers.cli.outcome import ExitCode
 from workers.lab.address import LabAddress
@@ -87,6 +88,30 @@ def test_a_node_with_a_marker_that_nobody_can_read_is_not_retired(
     shown = fleetmend(lab, "node", node)
     assert "see who wrote it and remove it with kubectl" in shown.out
     assert not cluster.node(node).unschedulable
+
+
+def test_a_drain_that_waits_is_shown_with_who_is_in_its_way(
+    lab: LabAddress, running: Processes, cluster: Cluster, nodes: TestNodes
+) -> None:
+    """Seen: "take a slot" for as long as a budget stopped the drain, and nobody was named."""
+    node = nodes.add("b", POOL)
+    work = Work(cluster)
+    pod = work.pod(f"{node}-pod", node)
+    work.block(pod)
+    try:
+        assert fleetmend(lab, "retire", node, "--json").code == ExitCode.OK
+
+        def named() -> list[str]:
+            plan = fleetmend(lab, "node", node, "--json").json["plan"]
+            return [line for line in plan if f"default/{pod}" in line and "budget" in line]
+
+        told = wait_until(named, 60, "the pod in the way is named", saw=running.tails)
+        assert told[0].startswith("in the way of the drain: ")
+        shown = fleetmend(lab, "node", node, "--json").json["node"]
+        assert (shown["step"], shown["held"]) == ("drain", False)
+    finally:
+        work.unblock(pod)
+    wait_until(lambda: work.phase(pod) == "", 60, "the drain went on", saw=running.tails)
 
 
 def test_a_pause_of_a_node_without_an_episode_says_how_to_keep_off_it(
