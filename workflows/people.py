@@ -104,8 +104,12 @@ async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
     await publish_record(run, episode, overruled, "held", asks)
     if episode.owns(episode.marker):
         await take_leftover_off(run, episode)
-    await run.wait(lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None)
-    inbox.question = ""
+    try:
+        await run.wait(
+            lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None
+        )
+    finally:
+        inbox.question = ""  # a retire or a worse fault ends the wait, and nothing is asked then
     command = inbox.take_answer()
     if command in (Command.DENY, Command.APPROVE):
         return None

@@ -53,7 +53,9 @@ class Play:
         world = self.run.world
         self.referee = Referee(self.run, was_cordoned=world.unschedulable and not world.marker)
         self.at(OVER, self._close)
-        self.run.say(OVER + HOUR, lambda inbox, now: _never_ends(self.run))
+        # A machine that was given away then is closed by a second word.
+        self.run.say(OVER + HOUR, lambda inbox, now: self.say(Command.RETIRE, "over-and-closed"))
+        self.run.say(OVER + 2 * HOUR, lambda inbox, now: _never_ends(self.run))
 
     @property
     def world(self) -> World:
@@ -122,7 +124,8 @@ def _never_ends(run: Run) -> None:
     raise AssertionError(f"no end after {OVER}: {run.inbox.story[-6:]}")
 
 
-def _is(step: str) -> Call:
+def is_step(step: str) -> Call:
+    """True for the calls of this contract."""
     return lambda name, request: name == step
 
 
@@ -154,7 +157,7 @@ def _healed_after(moment: timedelta, **more: Any) -> Play:
 
 def _found_well() -> Play:
     play = _play(_unwell("InterconnectHealthy", "Interconnect"))
-    play.when(_is("quarantine"), play.heal)
+    play.when(is_step("quarantine"), play.heal)
     return play
 
 
@@ -226,20 +229,20 @@ def _retired_healthy() -> Play:
 
 def _retired_at(step: str) -> Play:
     play = _play(lost_gpu())
-    play.when(_is(step), lambda: play.say(Command.RETIRE, "retire"))
+    play.when(is_step(step), lambda: play.say(Command.RETIRE, "retire"))
     return play
 
 
 def _retired_while_paused() -> Play:
     play = _play(lost_gpu())
-    play.when(_is("drain"), lambda: play.say(Command.PAUSE, "pause"))
+    play.when(is_step("drain"), lambda: play.say(Command.PAUSE, "pause"))
     play.tell(2 * HOUR, Command.RETIRE)
     return play
 
 
 def _resumed_after_a_pause() -> Play:
     play = _play(lost_gpu())
-    play.when(_is("drain"), lambda: play.say(Command.PAUSE, "pause"))
+    play.when(is_step("drain"), lambda: play.say(Command.PAUSE, "pause"))
     play.tell(2 * HOUR, Command.RESUME)
     return play
 
@@ -257,7 +260,7 @@ def _of_another_owner() -> Play:
         play.world.marker, play.world.unschedulable = other, True
         play.world.touch()
 
-    play.when(_is("quarantine"), taken)
+    play.when(is_step("quarantine"), taken)
     return play
 
 
@@ -268,7 +271,7 @@ def _out_of_a_backup() -> Play:
         world = play.world
         world.closed_outcome, world.marker, world.unschedulable = "returned", None, False
 
-    play.when(_is("drain"), restored)
+    play.when(is_step("drain"), restored)
     return play
 
 
