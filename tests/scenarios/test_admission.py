@@ -92,7 +92,13 @@ def test_a_good_node_is_let_in_and_runs_the_job_that_waits(
     writes = witness.node_writes(node)
     assert [e.who for e in writes] == [WORKER]
     assert writes[0].received_at <= bindings(witness, "first-job")[0].received_at
-    assert any("admitted at level 2" in body["message"] for body in told(witness, node, WORKER))
+    wait_until(
+        lambda: any(
+            "admitted at level 2" in body["message"] for body in told(witness, node, WORKER)
+        ),
+        STARTS_WITHIN_S,
+        "it is told",
+    )
 
 
 def test_one_that_lacks_a_gpu_never_runs_a_job_and_is_held_where_nobody_replaces_it(

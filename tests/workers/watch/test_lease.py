@@ -30,7 +30,7 @@ def test_standby_takes_over_within_five_seconds_after_sigkill(
     leader.kill()
     scene.break_node(node)
     scene.until_quarantined(node)
-    assert standby.logged("writing")
+    wait_until(lambda: standby.logged("writing"), 10, "the standby writes", saw=scene.tails)
     # From the last renewal that the server recorded, and what came of the fault.
     assert scene.reaction_s(node) < PROMISED_S
     wait_until(
