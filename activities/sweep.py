@@ -190,8 +190,10 @@ class SweepActivity:
             for place in places_on(node, seen.policy)
         )
         handle = self._temporal.get_workflow_handle(guard_workflow_id(self._place.cluster))
+        scopes = tuple(entry.scope for entry in seen.arming.paused)
+        marks = HeldMarks(noted, seen.at, None if seen.arming.problem else scopes)
         try:
-            signal = handle.signal(RECONCILE_SIGNAL, HeldMarks(noted, seen.at))
+            signal = handle.signal(RECONCILE_SIGNAL, marks)
             await asyncio.wait_for(signal, CALL_S)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:

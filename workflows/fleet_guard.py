@@ -123,8 +123,12 @@ class FleetGuard:
     def reconcile(self, marks: HeldMarks) -> None:
         """Frees places that nobody noted long after they were granted, unless the asker lives.
 
-        One that lives may be paused between its grant and its note, and go on any time.
+        One that lives may be paused between its grant and its note, and go on any time. What is
+        paused is taken from the ConfigMap as it was read: a word about it may have been lost.
         """
+        if marks.paused is not None and sorted(marks.paused) != self._state.paused:
+            self._state.paused = sorted(marks.paused)
+            self._news = True
         noted = set(marks.noted)
         now = marks.at or workflow.now()
         for key, ledger in self._state.ledgers.items():

@@ -180,8 +180,10 @@ class _DrainRun:
             if pods is not None:
                 self._last_seen = pods
                 if is_drained(pods) and (fresh := self._really_drained()) is not None:
+                    self._take_under_way()  # the pod may be gone before its eviction is answered
                     return self._answer(fresh)
                 if self._only_configuration_blocks(pods):
+                    self._take_under_way()
                     return self._answer(pods)
                 if self._request.way is DrainWay.NOW:
                     self._evict_due(pods)
@@ -298,12 +300,16 @@ class _DrainRun:
 
     def _at_end(self) -> Drained:
         """The truth at the deadline or at cancellation, evictions under way included."""
+        self._take_under_way()
+        return self._answer(list_pods_on(self._kube, self._node))
+
+    def _take_under_way(self) -> None:
+        """Waits for the tries that can't be taken back, and takes them in."""
         under_way = {uid: f for uid, f in self._running.items() if not f.cancel()}
         while wait(under_way.values(), LOOK_S).not_done:
             self._tell()
         for uid, future in under_way.items():
             self._take(uid, future.result())
-        return self._answer(list_pods_on(self._kube, self._node))
 
     def _answer(self, pods: tuple[PodView, ...]) -> Drained:
         return _answer(pods, self._progress.evicted, self._reasons())

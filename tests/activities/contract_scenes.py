@@ -398,6 +398,8 @@ CHANGES_NOTHING: Mapping[str, str] = MappingProxyType(
 """Contracts without a scene: twice or once is the same to the world."""
 OF_KARPENTER = (karpenter.DELETE_CLAIM.name, kube.ASSERT_VETOES.name)
 """Their scenes need NodeClaims: `karpenter/test_faults.py`."""
+OF_NEWCOMERS = (kube.ADMIT_NODE.name,)
+"""Its scene is a Node that is not in service yet: `kube/test_admission.py`."""
 TELLS_TEMPORAL: Mapping[str, str] = MappingProxyType(
     {
         guard.ASK_GUARD.name: "test_an_ask_starts_the_guard_and_names_the_asker",

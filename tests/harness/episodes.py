@@ -114,17 +114,23 @@ class Episodes:
             saw=lambda: self.shown(node),
         )
 
-    def closing(self, node: NodeRef, deadline_s: float = 120) -> Closing:
-        """How the newest run ended, once it has."""
+    def closing(
+        self, node: NodeRef, deadline_s: float = 120, *, but: frozenset[str] = frozenset()
+    ) -> Closing:
+        """How the newest run ended, once it has; one with an outcome of `but` does not count."""
 
-        def ended() -> bool:
+        def ended() -> Closing | None:
             status = self._status(node)
-            return status is not None and status is not WorkflowExecutionStatus.RUNNING
+            if status is None or status is WorkflowExecutionStatus.RUNNING:
+                return None
+            closing: Closing = self.call(self.handle(node).result())
+            return None if closing.outcome in but else closing
 
-        wait_until(
+        found = wait_until(
             ended, deadline_s, f"the episode of {node.name} ends", saw=lambda: self.shown(node)
         )
-        return self.call(self.handle(node).result())
+        assert found is not None
+        return found
 
     def shown(self, node: NodeRef) -> str:
         """Phase and story, for messages."""

@@ -31,6 +31,8 @@ from workflows.contracts.messages import Command
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.marks import VETOES
 
+HICCUPS = frozenset({"dismissed"})
+"""Outcome of a run for a new node that was not Ready for a moment: another one than the test's."""
 POOLS = tuple(f"kp-{letter}" for letter in "abcdefghijkl")
 
 
@@ -154,7 +156,7 @@ def test_a_broken_machine_of_an_elastic_pool_is_replaced_and_its_work_runs_again
         lambda: len(set(training.places()) - {sick}) == 2, WORK_LIMIT_S, "the work runs elsewhere"
     )
     running = (datetime.now(UTC) - begun).total_seconds()
-    closing = fleet.episodes.closing(ref, 200)
+    closing = fleet.episodes.closing(ref, 200, but=HICCUPS)
     assert closing.outcome == "replaced", fleet.episodes.shown(ref)
     places = training.until_running(2)
     assert well in places
@@ -183,7 +185,7 @@ def test_a_static_pool_is_refilled_and_the_newcomer_has_its_baseline(
     ref = sick(PoolShape(pool, replicas=1))
     begun = datetime.now(UTC)
     machines.inject(ref.name, "gpu-missing-after-reboot")
-    closing = fleet.episodes.closing(ref, 200)
+    closing = fleet.episodes.closing(ref, 200, but=HICCUPS)
     assert closing.outcome == "replaced", fleet.episodes.shown(ref)
     (successor,) = karpenter.until_ready(pool, 1)
     assert closing.detail == f"replaced by Node {successor}"
@@ -215,7 +217,7 @@ def test_a_pool_at_its_limits_awaits_the_place_that_the_deletion_frees(
     ref = fleet.ref(node)
     begun = datetime.now(UTC)
     machines.inject(node, "gpu-missing-after-reboot")
-    closing = fleet.episodes.closing(ref, 200)
+    closing = fleet.episodes.closing(ref, 200, but=HICCUPS)
     assert closing.outcome == "replaced", fleet.episodes.shown(ref)
     (place,) = training.until_running(1)
     assert place != node
@@ -237,7 +239,7 @@ def test_a_retire_replaces_the_machine_without_a_reboot(
     machines.inject(ref.name, "unknown")
     fleet.episodes.until_phase(ref, "quarantined")
     fleet.episodes.tell(ref, Command.RETIRE)
-    closing = fleet.episodes.closing(ref, 200)
+    closing = fleet.episodes.closing(ref, 200, but=HICCUPS)
     assert closing.outcome == "replaced", fleet.episodes.shown(ref)
     assert seen.reboots(ref.name) == []
     assert len(deletions(seen)) == 1
@@ -266,7 +268,7 @@ def test_a_finalizer_that_stays_is_named_and_people_are_asked(
     assert any("example.com/hold" in line for line in fleet.episodes.story(ref))
     let_go: JsonObject = {"metadata": {"finalizers": None}}
     own_cluster.kube.patch(path, let_go, kind=PatchKind.MERGE)
-    closing = fleet.episodes.closing(ref, 120)
+    closing = fleet.episodes.closing(ref, 120, but=HICCUPS)
     assert closing.outcome == "replaced", fleet.episodes.shown(ref)
 
 
@@ -289,7 +291,7 @@ def test_a_reboot_that_karpenter_has_begun_is_karpenters_and_nothing_of_ours_sta
         lambda: karpenter.condition(claim, "Rebooting") == "True", WORK_LIMIT_S, "it has begun"
     )
     machines.inject(ref.name, "gpu-lost")
-    closing = fleet.episodes.closing(ref, 60)
+    closing = fleet.episodes.closing(ref, 60, but=HICCUPS)
     assert closing.outcome == "yielded", fleet.episodes.shown(ref)
     assert own_cluster.marker(ref.name) is None
     assert not own_cluster.node(ref.name).unschedulable
@@ -327,7 +329,7 @@ def test_the_same_machine_that_comes_back_is_not_admitted(
     story = fleet.episodes.story(ref)
     assert any("the same machine came back" in line for line in story), story
     fleet.episodes.tell(ref, Command.RETIRE)
-    assert fleet.episodes.closing(ref, 60).outcome == "replaced"
+    assert fleet.episodes.closing(ref, 60, but=HICCUPS).outcome == "replaced"
 
 
 @pytest.mark.long
@@ -363,7 +365,7 @@ def test_our_vetoes_keep_karpenters_repair_away_while_we_act(
     assert own_cluster.node(ref.name).uid == ref.uid
     assert karpenter.condition(claim, "Initialized") == "True"
     fleet.episodes.tell(ref, Command.RETIRE)
-    assert fleet.episodes.closing(ref, 120).outcome == "replaced"
+    assert fleet.episodes.closing(ref, 120, but=HICCUPS).outcome == "replaced"
     assert len(deletions(seen)) == 1
 
 
@@ -397,5 +399,5 @@ def test_an_emptied_node_stays_under_our_veto_and_goes_without_it(
     lost: JsonObject = {"metadata": {"annotations": dict.fromkeys(VETOES)}}
     own_cluster.patch_node(node, lost)
     karpenter.until_gone(node)
-    assert fleet.episodes.closing(ref, 60).outcome in ("vanished", "yielded")
+    assert fleet.episodes.closing(ref, 60, but=HICCUPS).outcome in ("vanished", "yielded")
     assert deletions(seen) == []

@@ -106,6 +106,20 @@ async def test_a_place_of_a_living_asker_that_has_not_noted_it_yet_stays_its(hal
     await hall.granted(2)
 
 
+async def test_a_word_about_a_pause_that_was_lost_is_made_good_by_the_sweep(hall: Hall) -> None:
+    """Resumed with Temporal away, or by kubectl: only the ConfigMap knows."""
+    await hall.start_guard("pause_changed", PauseRequest("*", True, "alice", "maintenance"))
+    asked = await hall.ask(1)
+    await hall.until_state(lambda state: waiting(state) == [asked.node.uid])
+    unread = HeldMarks(paused=None)
+    await hall.guard.signal("reconcile", unread)
+    assert (await hall.budgets()).paused == ["*"]
+    await hall.guard.signal("reconcile", HeldMarks(paused=()))
+    await hall.granted(1)
+    await hall.guard.signal("reconcile", HeldMarks(paused=("training",)))
+    await hall.until_state(lambda state: state.paused == ["training"])
+
+
 def has_waiting(ask: Ask, state: GuardState) -> bool:
     return ask.node.uid in waiting(state)
 

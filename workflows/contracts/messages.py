@@ -131,11 +131,15 @@ class PauseRequest:
 
 @dataclass(frozen=True)
 class HeldMarks:
-    """What the sweep saw: who holds a noted place on a node right now."""
+    """What the sweep saw: who holds a noted place on a node right now, and what is paused.
+
+    `paused` None = it was not read.
+    """
 
     noted: tuple[tuple[str, str], ...] = field(default=())
     """(budget, node UID)."""
     at: datetime | None = None
+    paused: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
