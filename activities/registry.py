@@ -31,8 +31,8 @@ from activities.machines.store import MachineStore
 from activities.node_tasks.runner import NodeTaskActivities
 from activities.permit import Authority
 from activities.policy_file import PolicySource
-from activities.sweep import Sources, SweepActivity
-from activities.validation import Sources as IdleSources
+from activities.sources import Sources
+from activities.sweep import SweepActivity
 from activities.validation import ValidationActivities
 from workflows.contracts import Contract, fleet, guard, karpenter, kube, machines, node_tasks
 from workflows.contracts import Request as Asked
@@ -126,8 +126,7 @@ def _guard_activities(
     survey = MarksSurvey(deps.kube, authority, deps.policies)
     sources = Sources(deps.kube, survey, store, authority, deps.policies)
     sweep = SweepActivity(sources, deps.temporal, place)
-    idle = IdleSources(deps.kube, survey, store, authority, deps.policies)
-    validation = ValidationActivities(idle, place)
+    validation = ValidationActivities(sources, place)
     return [
         _async(guard.ASK_GUARD, asking.ask_guard),
         _async(guard.RELEASE_PLACE, asking.release_place),

@@ -21,15 +21,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import errors
 from activities.guard import CALL_S, Place
 from activities.kube import paths
-from activities.kube.client import JsonObject, KubeClient
+from activities.kube.client import JsonObject
 from activities.kube.errors import NotFound
-from activities.kube.marks_survey import MarksSurvey, places_on, readable_marker
+from activities.kube.marks_survey import places_on, readable_marker
 from activities.kube.protected_pods import protected_pods
 from activities.machines.record import baseline_of
-from activities.machines.store import MachineStore
 from activities.node_tasks.leftovers import remove_leftovers
-from activities.permit import Authority
-from activities.policy_file import PolicySource
+from activities.sources import Sources
 from workflows.contracts.guard import SweepRequest, Swept, Unbaselined
 from workflows.contracts.kube import Owner
 from workflows.contracts.messages import HeldMarks, Opening
@@ -67,17 +65,6 @@ class _Seen:
     arming: Arming
     protected: tuple[PodView, ...]
     at: datetime
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What the sweep reads."""
-
-    kube: KubeClient
-    survey: MarksSurvey
-    machines: MachineStore
-    authority: Authority
-    policies: PolicySource
 
 
 class SweepActivity:

@@ -15,15 +15,13 @@ from typing import Final
 from activities import errors
 from activities.guard import Place
 from activities.kube import paths
-from activities.kube.client import JsonObject, KubeClient, Selector
-from activities.kube.marks_survey import MarksSurvey, readable_marker
+from activities.kube.client import JsonObject, Selector
+from activities.kube.marks_survey import readable_marker
 from activities.kube.node_pods import list_pods_on, view_of
 from activities.kube.protected_pods import BOUND_AND_NOT_ENDED, protected_pods
 from activities.kube.waiting_pods import waiting_pods
 from activities.machines.record import baseline_of, validated_at
-from activities.machines.store import MachineStore
-from activities.permit import Authority
-from activities.policy_file import PolicySource
+from activities.sources import Sources
 from workflows.contracts.fleet import (
     MAX_LEFT,
     MAX_PICKS,
@@ -51,17 +49,6 @@ from workflows.model.remediation.validation import (
 
 TOO_MANY: Final = f"more than {MAX_PICKS} nodes at once; ask again when these are done"
 NOBODY: Final[JsonObject] = {}
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What is read."""
-
-    kube: KubeClient
-    survey: MarksSurvey
-    machines: MachineStore
-    authority: Authority
-    policies: PolicySource
 
 
 @dataclass(frozen=True)

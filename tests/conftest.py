@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness.audit import AuditLog, audit
 from tests.harness.cluster import Cluster, cluster_of
+from tests.harness.karpenter import KarpenterHands, karpenter_hands
 from tests.harness.nodes import TestNodes, test_nodes
 from tests.harness.processes import Processes, processes
 from workers.lab.address import LabAddress
@@ -53,6 +54,21 @@ def cluster(lab: LabAddress) -> Iterator[Cluster]:
     hands = cluster_of(lab)
     yield hands
     hands.kube.close()
+
+
+@pytest.fixture(scope="module")
+def own_cluster(own_lab: LabAddress) -> Iterator[Cluster]:
+    """The same on the lab of a module that has one of its own (its fixture `own_lab`)."""
+    hands = cluster_of(own_lab)
+    yield hands
+    hands.kube.close()
+
+
+@pytest.fixture
+def karpenter(own_cluster: Cluster) -> Iterator[KarpenterHands]:
+    """Hands on Karpenter in the module's own lab; what a test has made goes with it."""
+    with karpenter_hands(own_cluster) as hands:
+        yield hands
 
 
 @pytest.fixture

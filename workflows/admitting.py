@@ -8,6 +8,7 @@ never in silence. Called by the runbook; the questions to a newcomer are `succee
 
 from datetime import timedelta
 
+from workflows.asking import question
 from workflows.contracts.karpenter import RESOLVE_CLAIM
 from workflows.contracts.kube import (
     ADMIT_NODE,
@@ -31,16 +32,15 @@ from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement, Verdict, judge_conditions
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.model.upkeep import AdmissionPolicy
-from workflows.places import ASK_AGAIN, ask_once, release, release_all
+from workflows.pacing import LOOK_AGAIN_S, pause_after
+from workflows.places import ASK_AGAIN_S, ask_once, release, release_all
 from workflows.proving import has_news_since, look
 from workflows.runtime import Runtime, Until
 from workflows.succeeding import diagnosis_of, judge_count, record_baseline, task
-from workflows.telling import publish, publish_record
+from workflows.telling import publish
 
 RULE = "admission"
 """In the marker's place of a rule: no rule of the policy matched."""
-LOOK_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""Seconds between two looks while the node cannot tell, when no signal comes before."""
 FIRST_ASK = timedelta(seconds=5)
 """The guard answers within a second if there is a place; after this it is told that there is none."""
 
@@ -78,8 +78,7 @@ async def admit(run: Runtime, episode: Episode, reading: Reading) -> Outcome | N
         if why != told:
             await publish(run, episode, why, "wait for admission")
             told = why
-        pace = timedelta(seconds=LOOK_AGAIN[min(looks, len(LOOK_AGAIN) - 1)])
-        await run.wait(has_news_since(news), min(left, pace))
+        await run.wait(has_news_since(news), min(left, pause_after(looks)))
         looks += 1
         reading = await look(run, episode)
     return await leave(run, episode, reading)
@@ -105,8 +104,8 @@ async def take_turn(run: Runtime, episode: Episode) -> None:
         if asks == 1:
             why = "not admitted yet: others of its pool are being examined (budgets.admission)"
             await publish(run, episode, why, "wait for a place")
-        patience = timedelta(seconds=ASK_AGAIN[min(asks, len(ASK_AGAIN) - 1)])
-        await ask_once(run, episode, Budget.ADMISSION, FIRST_ASK if asks == 0 else patience)
+        patience = FIRST_ASK if asks == 0 else pause_after(asks, ASK_AGAIN_S)
+        await ask_once(run, episode, Budget.ADMISSION, patience)
         asks += 1
 
 
@@ -176,7 +175,7 @@ async def let_in(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
     if done.refused:
         await release(run, episode, Budget.ADMISSION)
         await publish(run, episode, f"not admitted: {done.refused}", "look again")
-        await run.wait(has_news_since(run.inbox.news), timedelta(seconds=LOOK_AGAIN[-1]))
+        await run.wait(has_news_since(run.inbox.news), timedelta(seconds=LOOK_AGAIN_S[-1]))
         return None
     episode.actions.append("admit")
     await release(run, episode, Budget.ADMISSION)
@@ -217,25 +216,14 @@ async def ask_people(run: Runtime, episode: Episode, reading: Reading, why: str)
     The next look is under the policy of that day: most often it was the policy that was wrong.
     """
     await release(run, episode, Budget.ADMISSION)
-    episode.questions += 1
-    run.inbox.question = f"{episode.id}-q{episode.questions}"
-    asks = (
-        f"Question {run.inbox.question}. resume = examine it again; deny = stay held; retire = take "
-        f"it out of service for good; kubectl taint node NAME {STARTUP_TAINT}- = let work in"
+    words = (
+        "resume = examine it again; deny = stay held; retire = take it out of service for good; "
+        f"kubectl taint node NAME {STARTUP_TAINT}- = let work in"
     )
-    reminder = timedelta(seconds=episode.policy.timing.reminder_s)
-    try:
-        while True:
-            await publish_record(
-                run, episode, episode.record(run.now(), why, held=True), "held", asks
-            )
-            while await run.wait(is_answered_after(reading), reminder):
-                command = run.inbox.take_answer()
-                if command in (None, Command.RESUME):
-                    return await read_policy_again(run, episode)
-                run.inbox.tell(run.now(), f"{command}: stays held")
-    finally:
-        run.inbox.question = ""
+    until = is_answered_after(reading)
+    with question(run, episode) as asked:
+        await asked.answer(why, words, until, lambda word: word in (None, Command.RESUME))
+        await read_policy_again(run, episode)
 
 
 def is_answered_after(reading: Reading) -> Until:

@@ -19,7 +19,7 @@ from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement
 from workflows.model.remediation.ladder import from_replace, rungs_for
-from workflows.model.remediation.marks import Marker, is_on_karpenter
+from workflows.model.remediation.marks import Marker, Quarantine, is_on_karpenter
 from workflows.model.remediation.overrule import Overrule, is_overruled
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.model.remediation.reboot import BootRecord
@@ -53,15 +53,15 @@ class Episode:
 
     `is_opened` = a mark that stood at the first look was judged. `tried` are the rungs that were
     issued, `pending` is a reboot that was issued and not yet proven (it is proven before any other
-    is), `asked` the places asked of the guard, `refused` the epoch of the
-    last grant that was an older guard's. `validation` is the last answer of the gate,
-    `failures` what the last diagnosis found. `order` = the node is only being validated.
+    is), `asked` the places asked of the guard, `refused` the epoch of the last grant that was an
+    older guard's. `validation` is the last answer of the gate, `failures` what the last diagnosis
+    found. `order` = the node is only being validated.
     `is_classed` = a report, our mark or a second source has said what `fault` is; before that, and
     in an episode that was opened again, any report does. `is_learned` = this run found out what the
     fault is; the marker says another. `doubted_level` is the level of a validation that was not
     passed: the gate asks for no less. `is_stale` = what people were told last does not hold any
-    more: a person retires the node, or its fault has become a worse one. `is_newcomer` = the node carries the
-    startup taint, `is_refused` = and its admission has failed.
+    more: a person retires the node, or its fault has become a worse one. `is_newcomer` = the node
+    carries the startup taint, `is_refused` = and its admission has failed.
     """
 
     opening: Opening
@@ -156,6 +156,17 @@ class Episode:
     def owns(self, marker: Marker | None) -> bool:
         """True if the marker is this episode's."""
         return marker is not None and marker.episode == self.id and not marker.handed_over
+
+    def new_marker(self, now: datetime, kind: Quarantine, rule: str = "") -> Marker:
+        """What we write; the activity fills in what stands on the node before us."""
+        return Marker(
+            episode=self.id,
+            node_uid=self.opening.node.uid,
+            since=now,
+            rule=rule or self.rule or "operator",
+            fault=self.fault.value,
+            quarantine=kind,
+        )
 
     def is_undone(self, match: RuleMatch) -> bool:
         """True if a person undid our quarantine for all that the match says, during its boot.

@@ -30,7 +30,7 @@ from workflows.model.policy import DrainWay, Rung
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement, Verdict
 from workflows.model.remediation.ladder import next_rung
-from workflows.model.remediation.marks import Marker, Quarantine
+from workflows.model.remediation.marks import Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.people import (
     heed,
@@ -222,7 +222,7 @@ async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
         epoch = "" if is_asked_for else await take_place(run, episode, Budget.QUARANTINE)
         request = QuarantineRequest(
             owner=episode.owner,
-            marker=new_marker(run, episode, kind),
+            marker=episode.new_marker(run.now(), kind),
             adopt=tuple(run.inbox.episodes),
             replace=replaced,
             epoch=epoch,
@@ -246,18 +246,6 @@ async def quarantine(run: Runtime, episode: Episode) -> Outcome | None:
 def has_more_ids_than(known: tuple[str, ...]) -> Until:
     """Watch has reported an id that was not known when the request was made."""
     return lambda inbox: len(inbox.episodes) > len(known)
-
-
-def new_marker(run: Runtime, episode: Episode, kind: Quarantine) -> Marker:
-    """What we write; the activity fills in what stands on the node before us."""
-    return Marker(
-        episode=episode.id,
-        node_uid=episode.opening.node.uid,
-        since=run.now(),
-        rule=episode.rule or "operator",
-        fault=episode.fault.value,
-        quarantine=kind,
-    )
 
 
 async def enter_quarantined(run: Runtime, episode: Episode) -> None:

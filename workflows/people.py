@@ -5,8 +5,8 @@ after an overruling, and go on under a new id. Called by the runbook; nothing he
 """
 
 from dataclasses import replace
-from datetime import timedelta
 
+from workflows.asking import is_answered, question
 from workflows.contracts.kube import GIVE_BACK, GiveBackRequest, Reading
 from workflows.contracts.messages import Command
 from workflows.episode import Episode
@@ -30,22 +30,13 @@ async def hold(run: Runtime, episode: Episode, why: str, rung: Rung | None) -> C
     """Keeps the quarantine, frees the slot, says what it waits for, reminds; a person answers."""
     if episode.owns(episode.marker):
         await free_slot(run, episode)
-    episode.questions += 1
-    run.inbox.question = f"{episode.id}-q{episode.questions}"
-    asks = f"Question {run.inbox.question}. {answers(episode, rung)}"
-    try:
-        while True:
-            held = episode.record(run.now(), why, held=True)
-            await publish_record(run, episode, held, "held", asks)
-            reminder = timedelta(seconds=episode.policy.timing.reminder_s)
-            while await run.wait(lambda inbox: bool(inbox.answers), reminder):
-                command = run.inbox.take_answer()
-                if command is Command.RESUME or (command is Command.APPROVE and rung):
-                    await publish(run, episode, f"{command} by a person", "go on")
-                    return command
-                run.inbox.tell(run.now(), f"{command}: stays held")
-    finally:
-        run.inbox.question = ""
+    taken = (Command.RESUME, Command.APPROVE) if rung else (Command.RESUME,)
+    with question(run, episode) as asked:
+        words = answers(episode, rung)
+        command = await asked.answer(why, words, is_answered, lambda word: word in taken)
+        assert command is not None  # only answers end the wait
+        await publish(run, episode, f"{command} by a person", "go on")
+        return command
 
 
 def answers(episode: Episode, rung: Rung | None) -> str:
@@ -91,25 +82,20 @@ async def stand_aside(run: Runtime, episode: Episode) -> Outcome | None:
     if episode.machine is not None and episode.machine.closed_outcome:
         return episode.end(Outcome.YIELDED, f"closed before as {episode.machine.closed_outcome}")
     await release_all(run, episode)
-    boot = episode.overruled.boot_id
-    episode.questions += 1
-    inbox = run.inbox
-    inbox.question = f"{episode.id}-q{episode.questions}"
-    record = episode.record(run.now(), f"overruled: {episode.detail}", held=True)
-    asks = (
-        f"Question {inbox.question}. resume = look again and go on; retire = drain and hand "
-        "over; no answer = it stays as you left it until the next boot"
-    )
-    overruled = replace(record, overruled=episode.overruled)
-    await publish_record(run, episode, overruled, "held", asks)
-    if episode.owns(episode.marker):
-        await take_leftover_off(run, episode)
-    try:
+    boot, inbox = episode.overruled.boot_id, run.inbox
+    with question(run, episode) as asked:
+        record = episode.record(run.now(), f"overruled: {episode.detail}", held=True)
+        asks = (
+            f"{asked.text} resume = look again and go on; retire = drain and hand over; "
+            "no answer = it stays as you left it until the next boot"
+        )
+        overruled = replace(record, overruled=episode.overruled)
+        await publish_record(run, episode, overruled, "held", asks)
+        if episode.owns(episode.marker):
+            await take_leftover_off(run, episode)
         await run.wait(
             lambda box: bool(box.answers or box.fresh) or has_another_boot(box, boot), None
         )
-    finally:
-        inbox.question = ""  # a retire or a worse fault ends the wait, and nothing is asked then
     command = inbox.take_answer()
     if command in (Command.DENY, Command.APPROVE):
         return None

@@ -12,9 +12,10 @@ from workflows.contracts.messages import Ask, Release
 from workflows.episode import Episode
 from workflows.model.amounts import nodes_of_share
 from workflows.model.remediation.budget import Budget
+from workflows.pacing import pause_after
 from workflows.runtime import Runtime
 
-ASK_AGAIN = (60.0, 120.0, 300.0, 600.0)
+ASK_AGAIN_S = (60.0, 120.0, 300.0, 600.0)
 """Seconds until an unanswered ask is repeated; the last one for ever."""
 REFUSED_AGAIN = timedelta(seconds=30)
 """Before the next ask when the same guard's grant was refused twice: it is counting anew by then."""
@@ -24,8 +25,7 @@ async def take_place(run: Runtime, episode: Episode, budget: Budget) -> str:
     """Asks the guard until it grants; the epoch of the grant."""
     asks = 0
     while budget not in run.inbox.grants:
-        patience = timedelta(seconds=ASK_AGAIN[min(asks, len(ASK_AGAIN) - 1)])
-        await ask_once(run, episode, budget, patience)
+        await ask_once(run, episode, budget, pause_after(asks, ASK_AGAIN_S))
         asks += 1
     return run.inbox.grants[budget].epoch
 
@@ -38,7 +38,7 @@ async def try_place(run: Runtime, episode: Episode, budget: Budget, within: time
         if left <= timedelta():
             await release(run, episode, budget)
             return ""
-        await ask_once(run, episode, budget, min(left, timedelta(seconds=ASK_AGAIN[0])))
+        await ask_once(run, episode, budget, min(left, pause_after(0, ASK_AGAIN_S)))
     return run.inbox.grants[budget].epoch
 
 

@@ -35,13 +35,12 @@ from workflows.model.remediation.gate import (
 from workflows.model.remediation.marks import Marker, other_healer
 from workflows.model.remediation.phase import Phase
 from workflows.model.remediation.reboot import BootRecord, Proof, RebootProof
+from workflows.pacing import pause_after
 from workflows.runtime import OtherHealer, Overruled, Runtime, Until
 from workflows.telling import publish_record
 
 HEARSAY = timedelta(seconds=10)
 """How long after its patch the report of watch may take: its outbox tries every 3 s."""
-GATE_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""Seconds between two looks of a gate that cannot tell, when no signal comes before."""
 PROOF_AGAIN_S = 5.0
 """Seconds between two looks at a boot id that a signal announced and a read did not yet show."""
 MAX_LATE = 20
@@ -271,8 +270,7 @@ async def gate(run: Runtime, episode: Episode, patience: timedelta | None = None
             run.inbox.tell(run.now(), f"gate {judged.verdict}" + (f": {why}" if why else ""))
             episode.note_gate(run.now(), judged)
             return judged
-        pace = timedelta(seconds=GATE_AGAIN[min(looks, len(GATE_AGAIN) - 1)])
-        await run.wait(has_news_since(news), min(left, pace))
+        await run.wait(has_news_since(news), min(left, pause_after(looks)))
         looks += 1
 
 

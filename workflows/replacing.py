@@ -9,6 +9,7 @@ NodeClaim the node is handed over to people. Called by the runbook; the newcomer
 from dataclasses import replace
 from datetime import timedelta
 
+from workflows.asking import has_answer, is_answered, question
 from workflows.contracts.karpenter import (
     AWAIT_CLAIM_GONE,
     DELETE_CLAIM,
@@ -23,7 +24,6 @@ from workflows.contracts.karpenter import (
 from workflows.contracts.kube import HAND_OVER, HandOverRequest
 from workflows.contracts.messages import Command
 from workflows.episode import Episode, Leaving, attempt
-from workflows.inbox import Inbox
 from workflows.model.detection.fault import UNKNOWN_KIND
 from workflows.model.policy import Rung
 from workflows.model.remediation.budget import Budget
@@ -36,12 +36,13 @@ from workflows.model.remediation.replacement import (
     must_be_refilled,
     refusal_by_capacity,
 )
+from workflows.pacing import pause_after
 from workflows.places import free_slot, release
 from workflows.runtime import NodeGone, OtherHealer, Runtime
 from workflows.succeeding import admit
 from workflows.telling import publish, publish_record
 
-LOOK_AGAIN = (30.0, 60.0, 300.0, 900.0, 3600.0)
+LOOK_AGAIN_S = (30.0, 60.0, 300.0, 900.0, 3600.0)
 """Seconds between two looks that are written down (the waiting step asks far more often); the last
 one for ever: a machine may not come for weeks, and each look is history."""
 SETTLE = timedelta(seconds=90)
@@ -136,7 +137,7 @@ async def see_through(run: Runtime, episode: Episode) -> Outcome:
             await give_up_slot(run, episode)
             reasons = "; ".join(judged.reasons[:4])
             why = f"Node {successor.node.name} came and is not admitted: {reasons}"
-            command = await ask(run, episode, why, "resume = examine it again; approve = take it")
+            command = await ask(run, episode, why)
             if command is not Command.RESUME:
                 return episode.end(Outcome.REPLACED, f"{why}; closed by a person ({command})")
             judged = await admit(run, episode, successor)
@@ -161,9 +162,10 @@ async def until_gone(run: Runtime, episode: Episode, leaving: Leaving) -> None:
     deadline = leaving.at + timedelta(seconds=episode.policy.timing.removal_deadline_s)
     told, looks = "", 0
     while True:
-        pace = timedelta(seconds=LOOK_AGAIN[min(looks, len(LOOK_AGAIN) - 1)])
+        pace = pause_after(looks, LOOK_AGAIN_S)
         if run.now() < deadline:
             pace = min(pace, deadline - run.now())
+        # A `retire` is kept for when the machine is gone.
         if await run.wait_for_answer(AWAIT_CLAIM_GONE, watch, is_answered, pace) is not None:
             return
         while run.inbox.answers:
@@ -203,7 +205,7 @@ async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> S
                 episode.enter(Phase.AWAITING_CAPACITY, run.now())
             record = episode.record(run.now(), told)
             await publish_record(run, episode, record, "await a successor", "retire = close")
-        pace = timedelta(seconds=LOOK_AGAIN[min(looks, len(LOOK_AGAIN) - 1)])
+        pace = pause_after(looks, LOOK_AGAIN_S)
         answer = await run.wait_for_answer(
             FIND_SUCCESSOR,
             request,
@@ -220,35 +222,17 @@ async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> S
         looks += 1
 
 
-async def ask(run: Runtime, episode: Episode, why: str, asks: str) -> Command:
-    """Held: says why and what each answer does, reminds, and gives back the answer."""
-    episode.questions += 1
-    run.inbox.question = f"{episode.id}-q{episode.questions}"
-    words = f"Question {run.inbox.question}. {asks}; deny = stay held; retire = close"
-    try:
-        while True:
-            held = episode.record(run.now(), why, held=True)
-            await publish_record(run, episode, held, "held", words)
-            reminder = timedelta(seconds=episode.policy.timing.reminder_s)
-            while await run.wait(has_answer, reminder):
-                command = run.inbox.take_answer()
-                if run.inbox.retire is not None:
-                    return Command.RETIRE
-                if command in (Command.RESUME, Command.APPROVE):
-                    return command
-                run.inbox.tell(run.now(), f"{command}: stays held")
-    finally:
-        run.inbox.question = ""
+async def ask(run: Runtime, episode: Episode, why: str) -> Command:
+    """Held for a newcomer that did not pass; the answer."""
+    words = "resume = examine it again; approve = take it; deny = stay held; retire = close"
 
+    def is_taken(command: Command | None) -> bool:
+        is_answer = command in (Command.RESUME, Command.APPROVE)
+        return is_answer or run.inbox.retire is not None
 
-def is_answered(inbox: Inbox) -> bool:
-    """A person wants another look (a `retire` is kept for when the machine is gone)."""
-    return bool(inbox.answers)
-
-
-def has_answer(inbox: Inbox) -> bool:
-    """A person has said something."""
-    return bool(inbox.answers) or inbox.retire is not None
+    with question(run, episode) as asked:
+        command = await asked.answer(why, words, has_answer, is_taken)
+    return command if run.inbox.retire is None and command else Command.RETIRE
 
 
 async def give_up_slot(run: Runtime, episode: Episode) -> None:

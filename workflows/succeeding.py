@@ -6,26 +6,26 @@ the node and no mark: work may run there already. A newcomer with the startup ta
 (`admitting.py`), which alone takes the taint off: here that is waited for. Called by `replacing.py`.
 """
 
+from dataclasses import replace
 from datetime import timedelta
 
 from workflows.contracts.kube import READ_NODE, Owner, Reading
-from workflows.contracts.machines import RECORD_BASELINE, BaselineRequest
+from workflows.contracts.machines import RECORD_BASELINE, baseline_request
 from workflows.contracts.node_tasks import DIAGNOSE, INVENTORY, NodeTaskRequest, TaskAnswer
 from workflows.diagnosing import judge_diagnosis
 from workflows.episode import Episode
 from workflows.model.identity import NodeRef
 from workflows.model.node_task import IDLE_LEVEL, Result, TaskKind
 from workflows.model.remediation.admission import is_newcomer
-from workflows.model.remediation.gate import Baseline, Judgement, Verdict, judge_conditions
+from workflows.model.remediation.gate import Judgement, Verdict, judge_conditions
 from workflows.model.remediation.marks import is_marked
 from workflows.model.remediation.replacement import GPU_RESOURCE, Successor
+from workflows.pacing import pause_after
 from workflows.places import free_slot
 from workflows.runtime import Runtime
 from workflows.telling import publish
 
-EXAMINE_AGAIN = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""Seconds between two looks at a newcomer of which it cannot be told yet."""
-AWAIT_ADMISSION = (*(10.0,) * 6, *(30.0,) * 20, *(300.0,) * 12, 3600.0)
+AWAIT_ADMISSION_S = (*(10.0,) * 6, *(30.0,) * 20, *(300.0,) * 12, 3600.0)
 """Seconds between two looks at a newcomer whose own run examines it: that takes minutes, or, if it
 is held, weeks; each look is history."""
 
@@ -51,8 +51,7 @@ async def admit(run: Runtime, episode: Episode, successor: Successor) -> Judgeme
             words = "; ".join(judged.reasons[:4])
             run.inbox.tell(run.now(), f"Node {successor.node.name} {judged.verdict}: {words}")
             return judged
-        pace = timedelta(seconds=EXAMINE_AGAIN[min(looks, len(EXAMINE_AGAIN) - 1)])
-        await run.wait(lambda _: False, min(left, pace))
+        await run.wait(lambda _: False, min(left, pause_after(looks)))
         looks += 1
         reading = await run.step(READ_NODE, Owner(successor.node, episode.id))
 
@@ -77,7 +76,7 @@ async def await_admission(
         if has_failed or run.inbox.retire is not None:
             why = "it was handed over to people" if has_failed else "its admission has not ended"
             return Judgement(Verdict.UNKNOWN, (why,)), reading
-        pace = timedelta(seconds=AWAIT_ADMISSION[min(looks, len(AWAIT_ADMISSION) - 1)])
+        pace = pause_after(looks, AWAIT_ADMISSION_S)
         await run.wait(lambda inbox: inbox.retire is not None, pace)
         reading = await run.step(READ_NODE, Owner(NodeRef(name, reading.node.uid), episode.id))
         looks += 1
@@ -142,13 +141,13 @@ def diagnosis_of(
     run: Runtime, episode: Episode, reading: Reading, level: int, expected: int
 ) -> NodeTaskRequest:
     """DCGM's diagnostic on the newcomer; level 1 puts no load on the GPUs."""
-    policy, node = episode.policy, reading.node
-    limit_s = policy.gate.diagnose_limits_s[level - 1]
-    return NodeTaskRequest(
-        owner=Owner(NodeRef(node.name, node.uid), episode.id),
-        kind=TaskKind.DIAGNOSE,
-        step=f"admit-{run.now():%H%M%S%f}",
-        deadline_s=limit_s + policy.timing.node_task_deadline_s,
+    node = reading.node
+    limit_s = episode.policy.gate.diagnose_limits_s[level - 1]
+    owner = Owner(NodeRef(node.name, node.uid), episode.id)
+    plain = task(run, episode, owner, TaskKind.DIAGNOSE)
+    return replace(
+        plain,
+        deadline_s=limit_s + plain.deadline_s,
         expected_boot_id=node.boot_id,
         level=level,
         expected_gpus=expected,
@@ -173,18 +172,7 @@ async def record_baseline(
 
     One that stands already is not overwritten.
     """
-    node = reading.node
-    done = await run.step(
-        RECORD_BASELINE,
-        BaselineRequest(
-            owner=owner,
-            machine_id=reading.machine.machine_id,
-            pool=episode.pool,
-            provider_id=node.provider_id,
-            baseline=Baseline(counted.gpus, tuple(sorted(node.gpus.items())), run.now()),
-            model=counted.model,
-            boot_id=counted.boot_id,
-        ),
-    )
+    request = baseline_request(owner, episode.pool, reading, counted, run.now())
+    done = await run.step(RECORD_BASELINE, request)
     if done.refused:
-        run.inbox.tell(run.now(), f"no baseline of Node {node.name}: {done.refused}")
+        run.inbox.tell(run.now(), f"no baseline of Node {reading.node.name}: {done.refused}")

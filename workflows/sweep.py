@@ -16,11 +16,10 @@ from workflows.contracts import Contract
 from workflows.contracts.errors import FINAL
 from workflows.contracts.guard import SWEEP_CLUSTER, SweepRequest, Swept, Unbaselined
 from workflows.contracts.kube import READ_NODE, Owner
-from workflows.contracts.machines import RECORD_BASELINE, BaselineRequest
+from workflows.contracts.machines import RECORD_BASELINE, baseline_request
 from workflows.contracts.node_tasks import INVENTORY, NodeTaskRequest
 from workflows.contracts.options import options_of
 from workflows.model.node_task import Result, TaskKind
-from workflows.model.remediation.gate import Baseline
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -55,23 +54,10 @@ class Sweep:
             if answer.result is not Result.DONE:
                 return
             reading = await _step(READ_NODE, owner)
-            node = reading.node
-            if node.boot_id != answer.boot_id or reading.machine.baseline is not None:
+            if reading.node.boot_id != answer.boot_id or reading.machine.baseline is not None:
                 return
-            await _step(
-                RECORD_BASELINE,
-                BaselineRequest(
-                    owner=owner,
-                    machine_id=item.machine_id,
-                    pool=item.pool,
-                    provider_id=node.provider_id,
-                    baseline=Baseline(
-                        answer.gpus, tuple(sorted(node.gpus.items())), workflow.now()
-                    ),
-                    model=answer.model,
-                    boot_id=answer.boot_id,
-                ),
-            )
+            request = baseline_request(owner, item.pool, reading, answer, workflow.now())
+            await _step(RECORD_BASELINE, request)
         except ActivityError as failure:
             workflow.logger.warning(
                 "baseline not recorded", extra={"node": item.node.name, "error": str(failure.cause)}

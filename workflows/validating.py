@@ -17,7 +17,7 @@ from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import match_rules
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement, Verdict
-from workflows.model.remediation.marks import Marker, Quarantine
+from workflows.model.remediation.marks import Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.places import release, try_place
 from workflows.proving import has_news_since, judge, look
@@ -81,7 +81,8 @@ async def enter(run: Runtime, episode: Episode, order: ValidationOrder) -> Outco
     why = (await run.step(READ_IDLENESS, episode.owner)).why_not  # the wait may have been long
     if why:
         return episode.end(Outcome.DISMISSED, f"not validated: {why}")
-    request = QuarantineRequest(episode.owner, new_marker(run, episode), epoch=epoch)
+    marker = episode.new_marker(run.now(), Quarantine.VALIDATION, RULE)
+    request = QuarantineRequest(episode.owner, marker, epoch=epoch)
     done = await run.step(QUARANTINE, request)
     if done.yielded_to:
         return episode.end(Outcome.YIELDED, f"left to another healer: {done.yielded_to}")
@@ -102,18 +103,6 @@ async def why_not_now(run: Runtime, episode: Episode, order: ValidationOrder) ->
     if run.now() > order.not_after:
         return f"the order was good until {order.not_after:%Y-%m-%d %H:%M:%S}"
     return (await run.step(READ_IDLENESS, episode.owner)).why_not
-
-
-def new_marker(run: Runtime, episode: Episode) -> Marker:
-    """What we write; the activity fills in what stands on the node before us."""
-    return Marker(
-        episode=episode.id,
-        node_uid=episode.opening.node.uid,
-        since=run.now(),
-        rule=RULE,
-        fault=episode.fault.value,
-        quarantine=Quarantine.VALIDATION,
-    )
 
 
 # ---------------------------------------------------------------- the answer

@@ -12,8 +12,8 @@ import pytest
 
 from activities.kube import paths
 from activities.kube.client import PatchKind, Selector
-from tests.harness.cluster import Cluster, cluster_of
-from tests.harness.karpenter import NAMESPACE, KarpenterHands, karpenter_hands
+from tests.harness.cluster import Cluster
+from tests.harness.karpenter import NAMESPACE, KarpenterHands
 from tests.harness.nodes import TestNodes
 from tests.harness.waiting import stays_true, wait_until
 from workers.lab.address import Component, ComponentStage, LabAddress
@@ -36,19 +36,6 @@ def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
     settings = LabSettings(cluster="karpenter", karpenter=True, node_repair=True, temporal=False)
     yield start_lab(folder, settings, detached=False)
     stop_lab(folder)
-
-
-@pytest.fixture(scope="module")
-def own_cluster(own_lab: LabAddress) -> Iterator[Cluster]:
-    hands = cluster_of(own_lab)
-    yield hands
-    hands.kube.close()
-
-
-@pytest.fixture
-def karpenter(own_cluster: Cluster) -> Iterator[KarpenterHands]:
-    with karpenter_hands(own_cluster) as hands:
-        yield hands
 
 
 @pytest.fixture

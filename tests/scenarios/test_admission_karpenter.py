@@ -6,9 +6,9 @@ import pytest
 
 from activities.kube.errors import NotFound
 from tests.harness.audit import Wanted, audit
-from tests.harness.cluster import Cluster, cluster_of
+from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
-from tests.harness.karpenter import KarpenterHands, karpenter_hands
+from tests.harness.karpenter import KarpenterHands
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workers.lab.controlplane.lab import start_lab, stop_lab
@@ -31,24 +31,11 @@ def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
 
 
 @pytest.fixture(scope="module")
-def own_cluster(own_lab: LabAddress) -> Iterator[Cluster]:
-    hands = cluster_of(own_lab)
-    yield hands
-    hands.kube.close()
-
-
-@pytest.fixture(scope="module")
 def own_fleet(
     own_lab: LabAddress, own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
     with fleet_on(own_lab, own_cluster, tmp_path_factory.mktemp("fleet"), [POOL]) as own:
         yield own
-
-
-@pytest.fixture
-def karpenter(own_cluster: Cluster) -> Iterator[KarpenterHands]:
-    with karpenter_hands(own_cluster) as hands:
-        yield hands
 
 
 @pytest.mark.long

@@ -14,9 +14,9 @@ import pytest
 from activities.kube import paths
 from activities.kube.client import JsonObject, PatchKind
 from tests.harness.audit import WORKER, AuditLog, Wanted, audit
-from tests.harness.cluster import Cluster, cluster_of
+from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
-from tests.harness.karpenter import NAMESPACE, KarpenterHands, karpenter_hands
+from tests.harness.karpenter import NAMESPACE, KarpenterHands
 from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool
 from tests.harness.training import WORK_LIMIT_S, Training, set_condition
@@ -47,13 +47,6 @@ def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
 
 
 @pytest.fixture(scope="module")
-def own_cluster(own_lab: LabAddress) -> Iterator[Cluster]:
-    hands = cluster_of(own_lab)
-    yield hands
-    hands.kube.close()
-
-
-@pytest.fixture(scope="module")
 def fleet(
     own_lab: LabAddress, own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
@@ -73,12 +66,6 @@ def _pools() -> Iterator[str]:
 @pytest.fixture
 def pool(_pools: Iterator[str]) -> str:
     return next(_pools)
-
-
-@pytest.fixture
-def karpenter(own_cluster: Cluster) -> Iterator[KarpenterHands]:
-    with karpenter_hands(own_cluster) as hands:
-        yield hands
 
 
 @pytest.fixture

@@ -8,36 +8,30 @@ Decides nothing about episodes.
 import asyncio
 import os
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from temporalio.client import (
     Client,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
 from temporalio.common import SearchAttributeKey, WorkflowIDConflictPolicy
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from workers.cli.caller import Caller
-from workers.cli.outcome import refused, unreachable, wrong_usage
-from workers.cli.patience import patience_s
-from workers.temporal_connection import (
-    TemporalMisconfigured,
-    TemporalUnreachable,
-    connect_or_explain,
-    read_target,
-    unreachable_message,
-)
+from workers.cli.outcome import refused, wrong_usage
+from workers.cli.temporal import CALL_S, NotThere, bounded, connected
+from workers.temporal_connection import read_target
 from workflows import search_attributes
 from workflows.contracts.kube import DRAIN
 from workflows.contracts.messages import Command, ControlMessage, Opening, PauseRequest
 from workflows.model.identity import NodeRef, guard_workflow_id, task_queue, workflow_id
 
-CALL_S: Final = 5.0
 QUERY_S: Final = 3.0
 """A query needs a worker; without one there is no answer."""
 HEEDED_S: Final = 3.0
@@ -47,8 +41,6 @@ WORD_LIVES: Final = timedelta(hours=1)
 CLUSTER_VARIABLE: Final = "FLEETMEND_CLUSTER"
 WORKFLOW_TYPE: Final = "RemediateNode"
 MAX_LISTED: Final = 5000
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -103,13 +95,7 @@ class Episodes:
     @classmethod
     async def open(cls, cluster: str | None = None) -> "Episodes":
         """Connected, or an explanation within a person's patience."""
-        try:
-            client = await connect_or_explain(timeout_s=patience_s())
-        except TemporalUnreachable as error:
-            raise unreachable(str(error)) from error
-        except TemporalMisconfigured as error:
-            raise wrong_usage(str(error)) from error
-        return cls(client, cluster or read_cluster())
+        return cls(await connected(), cluster or read_cluster())
 
     async def all_open(self) -> dict[str, OpenEpisode]:
         """Every open run of this cluster, by workflow id."""
@@ -122,27 +108,26 @@ class Episodes:
                     found[run.id] = _open(run)
             return found
 
-        return await self._bounded(collect(), "listing the open episodes")
+        return await bounded(collect(), "listing the open episodes")
 
     async def find(self, node: NodeRef) -> OpenEpisode | None:
         """The open run of a Node; None = there is none."""
-        try:
-            handle = self._client.get_workflow_handle(workflow_id(self._cluster, node))
-            run = await self._bounded(handle.describe(), f"looking for {handle.id}")
-        except _NotThere:
-            return None
-        return _open(run) if run.status is WorkflowExecutionStatus.RUNNING else None
+        run = await self._newest(node)
+        return _open(run) if run and run.status is WorkflowExecutionStatus.RUNNING else None
 
     async def last(self, node: NodeRef) -> LastRun | None:
         """The newest run of a Node if it has closed; None = it is open, or Temporal knows none."""
-        try:
-            handle = self._client.get_workflow_handle(workflow_id(self._cluster, node))
-            run = await self._bounded(handle.describe(), f"looking for {handle.id}")
-        except _NotThere:
-            return None
-        if run.status is WorkflowExecutionStatus.RUNNING or run.close_time is None:
+        run = await self._newest(node)
+        if run is None or run.status is WorkflowExecutionStatus.RUNNING or run.close_time is None:
             return None
         return LastRun(run.id, str(run.run_id), run.close_time)
+
+    async def _newest(self, node: NodeRef) -> WorkflowExecutionDescription | None:
+        handle = self._client.get_workflow_handle(workflow_id(self._cluster, node))
+        try:
+            return await bounded(handle.describe(), f"looking for {handle.id}")
+        except NotThere:
+            return None
 
     async def ask(self, found: OpenEpisode | LastRun, query: str) -> Any:
         """A query's answer; None = no worker answered in time."""
@@ -157,14 +142,14 @@ class Episodes:
     async def tell(self, found: OpenEpisode, command: Command, message: ControlMessage) -> Told:
         """Send a word to an open run and look whether it took it."""
         handle = self._handle(found)
-        await self._bounded(handle.signal(command.value, message), f"sending {command}")
+        await bounded(handle.signal(command.value, message), f"sending {command}")
         return await self._heeded(found, command, message)
 
     async def open_with(self, opening: Opening, command: Command, message: ControlMessage) -> Told:
         """Start an episode with its first word; one that was opened meanwhile gets the word."""
         await self._demand_guard()
         identity = workflow_id(self._cluster, opening.node)
-        handle = await self._bounded(
+        handle = await bounded(
             self._client.start_workflow(
                 WORKFLOW_TYPE,
                 opening,
@@ -187,10 +172,10 @@ class Episodes:
         """A cluster that nothing works for would keep the word for ever, outside all budgets."""
         guard = guard_workflow_id(self._cluster)
         try:
-            await self._bounded(
+            await bounded(
                 self._client.get_workflow_handle(guard).describe(), f"looking for {guard}"
             )
-        except _NotThere:
+        except NotThere:
             raise refused(
                 f"no worker has worked for cluster {self._cluster!r} on the Temporal at "
                 f"{read_target().address}: FLEETMEND_CLUSTER must be the worker's (its log line "
@@ -201,8 +186,8 @@ class Episodes:
         """Tell the guard at once what the ConfigMap says; a guard that is not there reads it."""
         handle = self._client.get_workflow_handle(guard_workflow_id(self._cluster))
         try:
-            await self._bounded(handle.signal("pause_changed", request), "telling the guard")
-        except _NotThere:
+            await bounded(handle.signal("pause_changed", request), "telling the guard")
+        except NotThere:
             return
 
     async def _heeded(self, found: OpenEpisode, command: Command, message: ControlMessage) -> Told:
@@ -222,8 +207,8 @@ class Episodes:
     async def in_the_way(self, found: OpenEpisode) -> list[str]:
         """Who keeps a running drain waiting, by its heartbeat; nothing = nobody, or none runs."""
         try:
-            described = await self._bounded(self._handle(found).describe(), "reading its step")
-        except _NotThere:
+            described = await bounded(self._handle(found).describe(), "reading its step")
+        except NotThere:
             return []
         for pending in described.raw_description.pending_activities:
             if pending.activity_type.name != DRAIN.name:
@@ -236,21 +221,6 @@ class Episodes:
     def _handle(self, found: OpenEpisode | LastRun) -> WorkflowHandle[Any, Any]:
         # With the run's id: a word that comes late never reaches the node's next episode.
         return self._client.get_workflow_handle(found.workflow_id, run_id=found.run_id)
-
-    async def _bounded(self, call: Awaitable[Answer], doing: str) -> Answer:
-        try:
-            return await asyncio.wait_for(call, CALL_S)
-        except TimeoutError:
-            why = f"{doing}: no answer within {CALL_S:g} s"
-            raise unreachable(unreachable_message(read_target(), why)) from None
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise _NotThere(f"{doing}: {error}") from error
-            raise refused(f"{doing}: Temporal said: {error}") from error
-
-
-class _NotThere(Exception):
-    """No such workflow, or it has closed."""
 
 
 def message_for(by: Caller, *, episode: str, question: str = "") -> ControlMessage:

@@ -13,18 +13,16 @@ from typing import Final, TypeVar
 
 from rich.markup import escape
 from temporalio.client import Client, ScheduleDescription, ScheduleHandle
-from temporalio.service import RPCError, RPCStatusCode
 
 from workers.cli.caller import caller
 from workers.cli.outcome import (
-    CommandError,
     console,
     refused,
     unreachable,
     write_json,
     wrong_usage,
 )
-from workers.cli.patience import patience_s
+from workers.cli.temporal import NotThere, bounded, connected
 from workers.control.schedules import Wanted, ensure_schedule, wanted_schedules
 from workers.control.settings import read_settings
 from workers.listening import SettingsError
@@ -32,13 +30,9 @@ from workers.tables import plain_table
 from workers.temporal_connection import (
     TemporalMisconfigured,
     TemporalUnreachable,
-    connect_or_explain,
     ensure_search_attributes,
-    read_target,
-    unreachable_message,
 )
 
-CALL_S: Final = 5.0
 REGISTER_S: Final = 30.0
 """For the search attributes, which the server lists only when its cache has them."""
 
@@ -66,7 +60,7 @@ def set_up_temporal(*, as_json: bool) -> None:
     wanted = _wanted()
 
     async def work() -> list[dict[str, str]]:
-        client = await _connect()
+        client = await connected()
         try:
             await ensure_search_attributes(client, deadline_s=REGISTER_S)
         except TemporalMisconfigured as error:
@@ -75,7 +69,7 @@ def set_up_temporal(*, as_json: bool) -> None:
             raise unreachable(str(error)) from error
         rows = []
         for name, one in wanted.items():
-            done = await _bounded(ensure_schedule(client, one), f"setting up {one.identity}")
+            done = await _asked(ensure_schedule(client, one), f"setting up {one.identity}")
             rows.append({"name": name, "schedule": one.identity, "done": done.value})
         return rows
 
@@ -95,7 +89,7 @@ def list_schedules(*, as_json: bool) -> None:
     wanted = _wanted()
 
     async def work() -> list[Listed]:
-        client = await _connect()
+        client = await connected()
         return [await _listed(client, name, one) for name, one in wanted.items()]
 
     listed = asyncio.run(work())
@@ -118,9 +112,9 @@ def tell_schedule(word: str, name: str, *, reason: str, as_json: bool) -> None:
     note = f"{word} by {by.by}" + (f": {by.reason}" if by.reason else "")
 
     async def work() -> None:
-        client = await _connect()
+        client = await connected()
         handle = client.get_schedule_handle(one.identity)
-        await _bounded(_word(handle, word, note), f"{word} of {one.identity}")
+        await _asked(_word(handle, word, note), f"{word} of {one.identity}")
 
     asyncio.run(work())
     if as_json:
@@ -152,20 +146,11 @@ def _wanted() -> dict[str, Wanted]:
     return {one.identity.split("/", 1)[0]: one for one in wanted_schedules(settings)}
 
 
-async def _connect() -> Client:
-    try:
-        return await connect_or_explain(timeout_s=patience_s())
-    except TemporalUnreachable as error:
-        raise unreachable(str(error)) from error
-    except TemporalMisconfigured as error:
-        raise wrong_usage(str(error)) from error
-
-
 async def _listed(client: Client, name: str, wanted: Wanted) -> Listed:
     handle = client.get_schedule_handle(wanted.identity)
     try:
-        found = await _bounded(handle.describe(), f"looking at {wanted.identity}")
-    except NoSchedule:
+        found = await bounded(handle.describe(), f"looking at {wanted.identity}")
+    except NotThere:
         return Listed(name, wanted.identity, exists=False)
     return _described(name, found)
 
@@ -205,21 +190,11 @@ def _moment(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}" if at else "-"
 
 
-class NoSchedule(CommandError):
-    """Nobody has made it yet."""
-
-
-async def _bounded(call: Awaitable[Answer], doing: str) -> Answer:
+async def _asked(call: Awaitable[Answer], doing: str) -> Answer:
+    """As `bounded`; a Schedule that is not there is refused with the remedy."""
     try:
-        async with asyncio.timeout(CALL_S):
-            return await call
-    except TimeoutError:
-        why = f"{doing}: no answer within {CALL_S:g} s"
-        raise unreachable(unreachable_message(read_target(), why)) from None
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            missing = refused(
-                f"{doing}: there is no such schedule yet; make it with: fleetmend setup temporal"
-            )
-            raise NoSchedule(missing.code, str(missing)) from error
-        raise refused(f"{doing}: Temporal said: {error}") from error
+        return await bounded(call, doing)
+    except NotThere as error:
+        raise refused(
+            f"{doing}: there is no such schedule yet; make it with: fleetmend setup temporal"
+        ) from error

@@ -17,14 +17,9 @@ from temporalio.service import RPCError
 
 from workers.cli.caller import caller
 from workers.cli.episodes import read_cluster
-from workers.cli.outcome import console, refused, unreachable, write_json, wrong_usage
-from workers.cli.patience import patience_s
+from workers.cli.outcome import console, refused, unreachable, write_json
+from workers.cli.temporal import connected
 from workers.tables import plain_table
-from workers.temporal_connection import (
-    TemporalMisconfigured,
-    TemporalUnreachable,
-    connect_or_explain,
-)
 from workflows.contracts.fleet import Dispatched, FleetOrder
 from workflows.model.identity import task_queue, validation_workflow_id
 from workflows.validate_fleet import ValidateFleet
@@ -60,8 +55,8 @@ def validate(*, node: str, pool: str, level: int, reason: str, as_json: bool) ->
 
 async def _dispatch(order: FleetOrder) -> Dispatched:
     identity = validation_workflow_id(order.cluster, uuid.uuid4().hex[:16])
+    client = await connected()
     try:
-        client = await connect_or_explain(timeout_s=patience_s())
         async with asyncio.timeout(ANSWER_S):
             handle = await client.start_workflow(
                 ValidateFleet.run,
@@ -72,10 +67,6 @@ async def _dispatch(order: FleetOrder) -> Dispatched:
                 static_summary=f"validation by {order.by}",
             )
             return await handle.result()
-    except TemporalMisconfigured as error:
-        raise wrong_usage(str(error)) from error
-    except TemporalUnreachable as error:
-        raise unreachable(str(error)) from error
     except TimeoutError:
         raise unreachable(
             f"{identity} was sent, and no worker has answered within {ANSWER_S:g} s; it goes on "

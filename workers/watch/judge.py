@@ -100,21 +100,21 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     if marker is not None and marker.handed_over:
         return Verdict(pool.name if pool else "", marker=marker)
     is_ours = marker is not None
+    waits = waits_for(node, policy, arming) if is_newcomer(node) else ""
     if pool is None or node.is_control_plane or IGNORE in node.annotations:
         # Out of scope by now; an episode that is open all the same is told, so that it sees it.
-        waits = waits_for(node, policy, arming) if is_newcomer(node) else ""
         return Verdict("", marker=marker, has_episode=is_ours, waits=waits)
     found = match_rules(node, policy, now)
     is_silent = any(match.status == STALE for match in found)
     heard, graced_until = _after_grace(found, sight.silent_since or now, now)
     again_at = _earlier(graced_until, _next_silence(node, policy, now))
     matches = _standing(sight, marker, heard)
-    waits = waits_for(node, policy, arming) if is_newcomer(node) else ""
+    may_be_admitted = is_due(node, waits)
     if not is_ours and not matches:
         return Verdict(
             pool.name,
-            has_episode=is_due(node, policy, arming),
-            is_due=is_due(node, policy, arming),
+            has_episode=may_be_admitted,
+            is_due=may_be_admitted,
             waits=waits,
             is_silent=is_silent,
             again_at=again_at,
@@ -135,7 +135,7 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
         withheld=due if permit.refusal is None and not is_free else None,
         refusal=(permit.refusal or protection.refusal) if due else None,
         why=protection.detail,
-        is_due=is_due(node, policy, arming),
+        is_due=may_be_admitted,
         waits=waits,
         unreadable=unreadable if matches else "",
         is_silent=is_silent,

@@ -10,6 +10,7 @@ from workers.watch.fleet import Tracked
 from workers.watch.judge import Verdict
 from workers.watch.metrics import Counter, Metrics
 from workers.watch.notices import Notice, Notices
+from workflows.model.detection.rules import RuleMatch
 from workflows.model.remediation.permit import Refusal
 
 _log = structlog.get_logger(__name__)
@@ -38,9 +39,7 @@ class Telling:
         self._metrics.count(Counter.WOULD_QUARANTINE, tracked.pool)
         _log.info(
             "would_quarantine",
-            node=tracked.view.name,
-            uid=tracked.view.uid,
-            rule=match.rule,
+            **_facts(tracked, match),
             fault=match.fault.value,
             pool=tracked.pool,
         )
@@ -64,9 +63,7 @@ class Telling:
         self._metrics.count(counter, tracked.pool)
         _log.warning(
             "quarantine_withheld",
-            node=tracked.view.name,
-            uid=tracked.view.uid,
-            rule=match.rule,
+            **_facts(tracked, match),
             refusal=refusal.value,
             problem=verdict.why,
         )
@@ -84,9 +81,7 @@ class Telling:
             if said != tracked.unreadable:
                 _log.warning(
                     "marker_unreadable",
-                    node=tracked.view.name,
-                    uid=tracked.view.uid,
-                    rule=match.rule,
+                    **_facts(tracked, match),
                     fault=match.fault.value,
                     problem=verdict.unreadable,
                 )
@@ -111,3 +106,8 @@ class Telling:
             tracked.ref, waits, "AdmissionWaits", f"not admitted yet: {waits}", is_warning=True
         )
         self._notices.tell(notice)
+
+
+def _facts(tracked: Tracked, match: RuleMatch) -> dict[str, str]:
+    """What each line about a match on a node names."""
+    return {"node": tracked.view.name, "uid": tracked.view.uid, "rule": match.rule}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from workflows.contracts import Contract
-from workflows.contracts.kube import Owner
+from workflows.contracts.kube import Owner, Reading
+from workflows.contracts.node_tasks import TaskAnswer
 from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.permit import Effect
@@ -90,6 +91,22 @@ class BaselineRequest:
     baseline: Baseline
     model: str
     boot_id: str
+
+
+def baseline_request(
+    owner: Owner, pool: str, reading: Reading, counted: TaskAnswer, at: datetime
+) -> BaselineRequest:
+    """What a machine had when it was found well: counted on the node, offered by the cluster."""
+    node = reading.node
+    return BaselineRequest(
+        owner=owner,
+        machine_id=reading.machine.machine_id,
+        pool=pool,
+        provider_id=node.provider_id,
+        baseline=Baseline(counted.gpus, tuple(sorted(node.gpus.items())), at),
+        model=counted.model,
+        boot_id=counted.boot_id,
+    )
 
 
 RECORD_BASELINE = Contract(

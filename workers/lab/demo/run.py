@@ -105,7 +105,7 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
 async def _play(scene: Scene, stage: Stage, begun: float) -> Report:
     stage.say(f"Temporal UI, while this runs: {scene.address.temporal_ui_url}")
     scene.start_processes()
-    stage.say("arming both pools, as the operator")
+    stage.say("arming the pools, as the operator")
     arming = [scene.command("arm", pool, "--reason", "demo") for pool in POOLS]
     await asyncio.gather(*arming)
     target = read_target({"TEMPORAL_ADDRESS": scene.address.temporal_address})

@@ -45,10 +45,13 @@ def waits_for(node: NodeView, policy: Policy, arming: Arming) -> str:
     return f"{why}; until then its taint {STARTUP_TAINT} stays and keeps work off"
 
 
-def is_due(node: NodeView, policy: Policy, arming: Arming) -> bool:
-    """True if an admission may begin: it is Ready, nobody has it, and people allow it."""
+def is_due(node: NodeView, waits: str) -> bool:
+    """True if an admission may begin: it is Ready, nobody has it, and people allow it.
+
+    `waits` is what `waits_for` says of the node.
+    """
     is_free = node.ready and not node.deleting and not is_marked(node)
-    return is_newcomer(node) and is_free and not waits_for(node, policy, arming)
+    return is_newcomer(node) and is_free and not waits
 
 
 def judge_offer(node: NodeView, expected: int) -> Judgement:
