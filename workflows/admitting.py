@@ -27,7 +27,12 @@ from workflows.inbox import Inbox
 from workflows.model.detection.fault import UNKNOWN_KIND, Fault
 from workflows.model.detection.rules import match_rules
 from workflows.model.node_task import Health, TaskKind
-from workflows.model.remediation.admission import STARTUP_TAINT, is_newcomer, judge_offer
+from workflows.model.remediation.admission import (
+    STARTUP_TAINT,
+    is_newcomer,
+    is_registered,
+    judge_offer,
+)
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement, Verdict, judge_conditions
 from workflows.model.remediation.phase import Outcome, Phase
@@ -48,7 +53,7 @@ FIRST_ASK = timedelta(seconds=5)
 async def admit(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
     """From the first look to the end of the taint; None = look again (as an episode, mostly)."""
     begun, looks, told = run.now(), 0, ""
-    episode.validation = None
+    episode.validation, run.inbox.newcomer = None, False
     limit = timedelta(seconds=rule_of(episode).timeout_s)
     while is_newcomer(reading.node) and reading.marker is None:
         forget_what_passed(run, episode, reading)
@@ -115,6 +120,8 @@ async def take_turn(run: Runtime, episode: Episode) -> None:
 def judge_lasting(run: Runtime, episode: Episode, reading: Reading) -> Judgement:
     """The conditions; what is bad counts once it has lasted as long as its rule wants."""
     now = run.now()
+    if not is_registered(reading.node):
+        return Judgement(Verdict.UNKNOWN, ("Karpenter has not registered it yet",))
     judged = judge_conditions(reading.node, episode.policy, now)
     if judged.verdict is Verdict.FAILED and not any(
         match.immediate or now - match.since >= timedelta(seconds=match.debounce_s)
@@ -171,6 +178,7 @@ async def doubt_policy(run: Runtime, episode: Episode, counted: int, expected: i
 
 async def let_in(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
     """The taint goes before anything is told: work may wait for it."""
+    run.inbox.newcomer = False  # from here on a report of it says that the taint has come back
     done = await run.step(ADMIT_NODE, AdmitRequest(episode.owner, reading.node.boot_id))
     if done.refused:
         await release(run, episode, Budget.ADMISSION)

@@ -33,6 +33,7 @@ from workflows.model.remediation.ladder import next_rung
 from workflows.model.remediation.marks import Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.people import (
+    has_more,
     heed,
     hold,
     is_undone,
@@ -105,7 +106,7 @@ async def remediate(run: Runtime, opening: Opening) -> Closing:
         if outcome is None:
             continue
         closing = await close(run, episode, outcome)
-        if outcome not in REOPENED or not run.inbox.has_unheard():
+        if outcome not in REOPENED or not await has_more(run, episode):
             return closing  # no await since the look into the inbox: nothing can be lost
         reopen(run, episode)
     episode.detail = f"went round {MAX_LAPS} times; look at the story, then retire or resume"

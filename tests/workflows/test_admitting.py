@@ -12,7 +12,7 @@ from workflows.contracts.messages import Command, Grant
 from workflows.inbox import Inbox
 from workflows.memory_runtime import START
 from workflows.model.node_task import Failure, Health
-from workflows.model.remediation.admission import STARTUP_TAINT
+from workflows.model.remediation.admission import STARTUP_TAINT, UNREGISTERED
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.marks import Marker, Quarantine
 
@@ -270,3 +270,46 @@ def test_a_replacing_run_gives_its_slot_up_for_the_successor_that_failed() -> No
     run.say(timedelta(hours=4), vanish)
     say(run, timedelta(hours=6), Command.RETIRE)
     assert run.finish().outcome == "replaced"
+
+
+@pytest.mark.parametrize("step", ["release_place", "record_phase"])
+def test_r35_a_taint_that_comes_back_while_the_run_closes_is_examined_again(step: str) -> None:
+    """karpenter#1772: its registration puts the startup taint on after it was taken off."""
+    world = plain()
+    run = started(world)
+
+    def comes_back() -> None:
+        world.taints = (STARTUP_TAINT,)
+        world.touch()
+        run.inbox.take_report(report_of(world, "ep-2", run.runtime.now()), run.runtime.now())
+
+    def after_it_was_let_in() -> None:
+        world.hooks[step] = comes_back
+
+    world.hooks["admit_node"] = after_it_was_let_in
+    closing = run.finish()
+    assert (closing.outcome, closing.actions) == ("returned", ("admit", "admit"))
+    assert world.taints == ()
+
+
+def test_a_report_that_is_older_than_the_end_of_the_taint_changes_no_outcome() -> None:
+    world = plain()
+    run = started(world)
+    late = report_of(world, "ep-1")
+    world.hooks["release_place"] = lambda: run.inbox.take_report(late, run.runtime.now())
+    closing = run.finish()
+    assert (closing.outcome, closing.actions) == ("returned", ("admit",))
+
+
+def test_a_node_that_karpenter_has_not_registered_yet_is_not_let_in() -> None:
+    world = bought()
+    world.taints = (*world.taints, UNREGISTERED)
+    run = started(world)
+
+    def register(_inbox: Inbox, _now: datetime) -> None:
+        assert "ask_guard" not in run.steps
+        world.taints = (STARTUP_TAINT,)
+        world.touch()
+
+    run.say(timedelta(minutes=3), register)
+    assert run.finish().outcome == "returned"

@@ -33,6 +33,7 @@ from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
 from workflows.model.node_task import Failure, Health, Result
 from workflows.model.policy import DrainWay, Policy, Pool, Timing
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.drain import Blocked
 from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import (
@@ -364,7 +365,8 @@ def report_of(world: World, episode: str, now: datetime = START) -> Report:
     """What watch would report about the node now."""
     matches = match_rules(world.view(now), world.policy, now)
     marked_at = str(world.version) if world.marker and world.unschedulable else ""
-    return Report(NODE, episode, "training", matches, f"boot-{world.boots}", now, marked_at)
+    boot_id, is_new = f"boot-{world.boots}", is_newcomer(world.view(now))
+    return Report(NODE, episode, "training", matches, boot_id, now, marked_at, newcomer=is_new)
 
 
 def word(request_id: str = "r1", **more: Any) -> ControlMessage:

@@ -41,7 +41,8 @@ class Report:
 
     `episode` is the id in the marker that watch wrote, or the one it minted for a start;
     `marked_at` is the resourceVersion at which that marker stood on the node ("" = no marker);
-    `facts` is what the node looks like then, if that too is news.
+    `facts` is what the node looks like then, if that too is news. `newcomer` = it is new and to be
+    admitted, whether anything matches or not.
     """
 
     node: NodeRef
@@ -52,6 +53,7 @@ class Report:
     at: datetime
     marked_at: str = ""
     facts: NodeFacts | None = None
+    newcomer: bool = False
 
 
 class Command(StrEnum):

@@ -224,6 +224,12 @@ def test_observe_mode_promises_nothing_for_a_protected_node() -> None:
     assert (verdict.would_reflex, verdict.withheld) == (None, None)
 
 
+UNREGISTERED = {
+    "taints": [
+        {"key": "fleetmend.io/unvalidated", "effect": "NoSchedule"},
+        {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
+    ]
+}
 STARTUP = {"taints": [{"key": "fleetmend.io/unvalidated", "effect": "NoSchedule"}]}
 
 
@@ -263,6 +269,7 @@ def test_a_new_node_that_nobody_may_admit_is_told_about(
             node(spec=STARTUP, annotations={EPISODE: MARKER.encode()}), id="out of service"
         ),
         pytest.param(node(), id="in service"),
+        pytest.param(node(spec=UNREGISTERED), id="Karpenter will put the taint on once more"),
     ],
 )
 def test_an_admission_begins_with_a_ready_node_that_nobody_has(view: NodeView) -> None:
