@@ -34,7 +34,7 @@ from workflows.contracts.messages import HeldMarks, Opening
 from workflows.model.identity import NodeRef, guard_workflow_id, machine_id, workflow_id
 from workflows.model.node import BadObject, NodeView, PodView, parse_instant, parse_node
 from workflows.model.policy import Policy
-from workflows.model.remediation.admission import is_due, is_newcomer, waits_for
+from workflows.model.remediation.admission import is_due, is_newcomer, is_registered, waits_for
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
 from workflows.model.remediation.marks import is_marked
@@ -246,7 +246,9 @@ def _unbaselined(seen: _Seen) -> tuple[Unbaselined, ...]:
 
 def _is_healthy(node: NodeView, seen: _Seen) -> bool:
     """In service, permitted to be touched, and nothing against it."""
-    if is_marked(node) or is_newcomer(node) or node.unschedulable or node.deleting:
+    if is_marked(node) or is_newcomer(node) or not is_registered(node):
+        return False
+    if node.unschedulable or node.deleting:
         return False
     owner = Owner(NodeRef(node.name, node.uid), "")
     claim = Claim(owner.episode, owner.node.uid)

@@ -274,3 +274,12 @@ def test_a_new_node_that_nobody_may_admit_is_told_about(
 )
 def test_an_admission_begins_with_a_ready_node_that_nobody_has(view: NodeView) -> None:
     assert not _judge(view).is_due
+
+
+def test_a_node_that_karpenter_has_not_registered_yet_is_not_judged() -> None:
+    """Its startup taint comes with the registration: before, it would pass for one in service."""
+    unregistered = {"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}
+    assert not _judge(node(spec=unregistered, reason="GpuLost")).has_episode
+    assert _judge(node(reason="GpuLost")).has_episode
+    marked = node(spec=unregistered, annotations={EPISODE: MARKER.encode()})
+    assert _judge(marked).has_episode

@@ -20,7 +20,7 @@ TAINT_EFFECT = "NoSchedule"
 STARTUP_TAINT = f"{TAINT_KEY}:{TAINT_EFFECT}"
 UNREGISTERED = "karpenter.sh/unregistered:NoExecute"
 """On a node that Karpenter made and has not registered yet (Karpenter 1.15.0). Its registration
-puts the startup taints on once more, so one taken off before that would come back."""
+puts the startup taints on, also one that was taken off before."""
 
 
 def is_newcomer(node: NodeView) -> bool:
