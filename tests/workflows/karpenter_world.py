@@ -30,9 +30,9 @@ from workflows.model.remediation.replacement import (
     ClaimView,
     Successor,
     acts_on,
-    choose_successor,
     horizon_of,
     mismatch,
+    newcomers_of,
     resolve,
 )
 from workflows.runtime import NodeGone, StepFailed
@@ -172,7 +172,7 @@ class KarpenterWorld(World):
             self.comes is not None and self.deleted_at and now >= self.deleted_at + self.comes
         )
         claims = [NEW_CLAIM] if has_come else []
-        found = choose_successor(claims, request.horizon)
+        found = next(iter(newcomers_of(claims, request.horizon)), None)
         if found is None:
             return Succession(None, "no NodeClaim since", is_coming=False, waiting=3 * self.waiting)
         return Succession(Successor(found.ref, NEWCOMER, found.gpus))
