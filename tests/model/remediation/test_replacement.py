@@ -25,6 +25,7 @@ from workflows.model.remediation.replacement import (
     is_by_hand,
     limits_reached,
     must_be_refilled,
+    newcomers_of,
     owning_claim_uid,
     parse_claim,
     parse_node_pool,
