@@ -26,6 +26,7 @@ from activities.kube.marks_survey import MarksSurvey
 from activities.kube.node_marks import MarkActivities
 from activities.kube.quarantine import QuarantineActivity
 from activities.kube.readings import ReadingActivities
+from activities.machines.losses import Losses
 from activities.machines.records import RecordActivities
 from activities.machines.store import MachineStore
 from activities.machines.takings import Takings
@@ -93,7 +94,7 @@ def _cluster_activities(
 def _karpenter_activities(
     deps: Dependencies, authority: Authority, store: MachineStore
 ) -> list[Callable[..., Any]]:
-    claims = ClaimActivities(deps.kube, authority)
+    claims = ClaimActivities(deps.kube, authority, Losses(store, deps.policies).of_new)
     removal = RemovalActivities(deps.kube)
     succession = SuccessionActivities(deps.kube, Takings(deps.kube, store))
     return [

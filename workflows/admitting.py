@@ -262,6 +262,7 @@ async def examine_again(run: Runtime, episode: Episode) -> None:
     await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
     episode.marker, episode.match = None, None
     episode.is_refused = episode.is_learned = episode.drained = episode.recover = False
+    episode.is_approved = False
     await publish(run, episode, "to be examined again", "examine")
 
 

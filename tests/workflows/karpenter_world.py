@@ -84,6 +84,7 @@ class KarpenterWorld(World):
     new_marker: Marker | None = None
     deleted_at: datetime | None = None
     deletions: int = 0
+    lost_new: int = 0
     baselines: list[str] = field(default_factory=list)
     vetoes_stand: bool = True
 
@@ -135,8 +136,8 @@ class KarpenterWorld(World):
         if found.claim is None:
             return Resolved(found.standing, found.detail, node_pool=POOL)
         ref, horizon = found.claim.ref, horizon_of(claims)
-        gpus = found.claim.gpus
-        return Resolved(found.standing, found.detail, ref, POOL, self.is_static, horizon, gpus)
+        counts = (found.claim.gpus, self.lost_new)
+        return Resolved(found.standing, found.detail, ref, POOL, self.is_static, horizon, *counts)
 
     def delete_claim(self, request: Any, now: datetime) -> ClaimDeleted:
         if self.claim is None or self.claim.deleting:

@@ -313,3 +313,26 @@ def test_a_node_that_karpenter_has_not_registered_yet_is_not_let_in() -> None:
 
     run.say(timedelta(minutes=3), register)
     assert run.finish().outcome == "returned"
+
+
+def test_a_pool_whose_newcomers_all_fail_is_not_replaced_for_ever() -> None:
+    world = bought(gpus=GPUS[:7], lost_new=5)
+    run = started(world)
+    say(run, timedelta(hours=3), Command.DENY)
+
+    def approve(inbox: Inbox, now: datetime) -> None:
+        assert world.deletions == 0
+        inbox.take_command(Command.APPROVE, word("the batch is known"), now)
+
+    run.say(timedelta(hours=5), approve)
+    assert run.finish().outcome == "replaced"
+    held = [s.record.detail for _, s in run.runtime.published if s.record.held]
+    assert "5 new machines of pool training were given away within a day" in held[0]
+    assert world.deletions == 1
+
+
+def test_a_person_may_have_the_fifth_newcomer_replaced_and_a_machine_in_service_is_none() -> None:
+    below = bought(gpus=GPUS[:7], lost_new=4)
+    assert started(below).finish().outcome == "replaced"
+    in_service = broken_for_good(lost_new=9)
+    assert started(in_service).finish().outcome == "replaced"

@@ -31,3 +31,6 @@ class AdmissionPolicy(Part):
     level: Level = 2
     timeout_s: Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)] = 1800
     """Unknown is asked again until then; after it people are asked."""
+    max_replaced: Annotated[int, Field(ge=1, le=10_000)] = 5
+    """New machines of the pool that are given away within a day because they were not admitted;
+    from then on people are asked. Newcomers that all fail have one cause, and it is none of them."""
