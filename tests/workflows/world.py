@@ -46,13 +46,17 @@ from workflows.model.remediation.marks import (
     other_healer,
 )
 from workflows.model.remediation.overrule import Overrule
-from workflows.model.remediation.permit import Claim, Effect, fence
+from workflows.model.remediation.permit import Claim, Effect, Refusal, fence
 from workflows.model.remediation.reboot import BootRecord, Proof, prove_reboot
-from workflows.runtime import NodeGone, NotOwner, Overruled
+from workflows.runtime import NodeGone, NotOwner, OtherHealer, Overruled
 
 NODE = NodeRef("node-1", "uid-1")
 GPUS = tuple(f"GPU-{n}" for n in range(8))
 GOOD = ("GPUHealthy", "InterconnectHealthy", "NetworkHealthy", "HostHealthy", "Ready")
+REFUSED: dict[Refusal | None, type[Exception]] = {
+    Refusal.OVERRULED: Overruled,
+    Refusal.OTHER_HEALER: OtherHealer,
+}
 POLICY = Policy(
     pools=(Pool(name="training", selector={"pool": "training"}, expected_gpus=8),),
     timing=Timing(boot_deadline_s=600, probation_s=600),
@@ -191,8 +195,7 @@ class World:
     def _fenced(self, effect: Effect, episode: str, now: datetime) -> None:
         refused = fence(effect, self.view(now), Claim(episode, NODE.uid))
         if refused is not None:
-            kind = Overruled if refused.refusal == "overruled" else NotOwner
-            raise kind(refused.detail)
+            raise REFUSED.get(refused.refusal, NotOwner)(refused.detail)
 
     def _memory(self) -> MachineMemory:
         return MachineMemory("machine-1", self.baseline, 0, 0, self.closed_outcome, self.overruled)
