@@ -52,7 +52,7 @@ FIRST_ASK = timedelta(seconds=5)
 
 async def admit(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
     """From the first look to the end of the taint; None = look again (as an episode, mostly)."""
-    begun, looks, told = run.now(), 0, ""
+    begun, looks, told, failed = run.now(), 0, "", 0
     episode.validation, run.inbox.newcomer = None, False
     limit = timedelta(seconds=rule_of(episode).timeout_s)
     while is_newcomer(reading.node) and reading.marker is None:
@@ -71,6 +71,11 @@ async def admit(run: Runtime, episode: Episode, reading: Reading) -> Outcome | N
             return None  # reported while it was examined: heard at the next look
         if judged.verdict is Verdict.PASSED:
             return await let_in(run, episode, reading)
+        if judged.verdict is Verdict.FAILED and is_asked_again(episode, failed):
+            failed += 1
+            run.inbox.tell(run.now(), f"asked again: {'; '.join(judged.reasons[:4])}")
+            reading = await look(run, episode)
+            continue
         if judged.verdict is Verdict.FAILED:
             await refuse(run, episode, reading, judged)
             return None
@@ -159,6 +164,11 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
     return judged
 
 
+def is_asked_again(episode: Episode, failed: int) -> bool:
+    """True once, if only DCGM says that something is wrong, in words that name no hardware."""
+    return failed == 0 and bool(episode.failures) and not hardware_in(episode.failures)
+
+
 async def doubt_policy(run: Runtime, episode: Episode, counted: int, expected: int) -> str:
     """Why the policy is wrong and not the machine; "" = nothing says so.
 
@@ -197,8 +207,8 @@ async def let_in(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
 async def refuse(run: Runtime, episode: Episode, reading: Reading, judged: Judgement) -> None:
     """From here on an episode: taken out of service, its ladder starting at replace.
 
-    Fewer GPUs than the pool's are lost ones; what DCGM found is its own class; the rest, and what
-    nobody can tell, is of the unknown kind, which is held and never replaced.
+    Fewer GPUs than the pool's are lost ones; what DCGM's words name is that class, and a diagnosis
+    that has failed twice without such words a class of its own.
     """
     matches = match_rules(reading.node, episode.policy, run.now())
     hardware = hardware_in(episode.failures)
@@ -208,7 +218,7 @@ async def refuse(run: Runtime, episode: Episode, reading: Reading, judged: Judge
         episode.learn(Fault(hardware[0].fault), RULE)
     else:
         is_diagnosed = episode.validation is not None
-        episode.learn(Fault.DIAGNOSTIC_UNKNOWN if is_diagnosed else Fault.GPU_LOST, RULE)
+        episode.learn(Fault.DIAGNOSTIC_FAILED if is_diagnosed else Fault.GPU_LOST, RULE)
     run.inbox.fault = episode.fault
     episode.is_refused = True
     episode.note_gate(run.now(), judged)

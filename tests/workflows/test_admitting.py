@@ -83,14 +83,22 @@ def test_one_that_fails_its_diagnosis_is_replaced(
     assert world.boots == 0
 
 
-def test_a_failure_of_no_class_is_held_and_never_replaced() -> None:
-    world = bought(diagnoses=[diagnosed(Health.FAULTY, Failure("x", fault="diagnostic-unknown"))])
+UNNAMED = diagnosed(Health.FAULTY, Failure("x", fault="diagnostic-unknown"))
+
+
+def test_a_diagnosis_that_fails_twice_in_words_of_no_class_is_a_class_and_replaced() -> None:
+    world = bought(diagnoses=[UNNAMED])
     run = started(world)
-    say(run, timedelta(hours=3), Command.RETIRE)
-    run.finish()
-    held = [s.record for _, s in run.runtime.published if s.record.held]
-    assert held
-    assert held[0].fault == "diagnostic-unknown"
+    closing = run.finish()
+    assert (closing.fault, closing.outcome) == ("diagnostic-failed", "replaced")
+    before = run.steps[: run.steps.index("quarantine")]
+    assert before.count("diagnose") == 2
+    assert world.boots == 0
+
+
+def test_one_failure_of_no_class_that_does_not_come_again_is_none() -> None:
+    world = bought(diagnoses=[UNNAMED, diagnosed(Health.HEALTHY)])
+    assert started(world).finish().actions == ("admit",)
 
 
 def test_without_a_node_claim_a_refused_node_is_held_for_people() -> None:
