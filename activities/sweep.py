@@ -48,6 +48,9 @@ YOUNG: Final = timedelta(seconds=30)
 then signals."""
 ADMISSION: Final = "new and not admitted"
 """What a new node wants an owner for."""
+LEFT_FOR_ADMISSION: Final = timedelta(hours=1)
+"""Where policy has new nodes without the startup taint examined: so long is a baseline left to
+that. One that was busy all the time is then counted like any other."""
 LONG_GONE: Final = timedelta(minutes=15)
 """After this a Node that is missing will not come back under the same UID."""
 MAX_UNBASELINED: Final = 50
@@ -238,6 +241,8 @@ def _unbaselined(seen: _Seen) -> tuple[Unbaselined, ...]:
         machine = machine_id(node.system_uuid, node.provider_id, node.uid)
         pool = seen.policy.pool_of(node.labels)
         if machine in recorded or pool is None or pool.expected_gpus is None:
+            continue
+        if pool.admission.untainted and seen.at - node.created < LEFT_FOR_ADMISSION:
             continue
         if node.gpus.get(GPU_RESOURCE, 0) == pool.expected_gpus and _is_healthy(node, seen):
             found.append(Unbaselined(NodeRef(node.name, node.uid), machine, pool.name))

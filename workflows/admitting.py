@@ -205,7 +205,16 @@ async def let_in(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
 
 
 async def refuse(run: Runtime, episode: Episode, reading: Reading, judged: Judgement) -> None:
-    """From here on an episode: taken out of service, its ladder starting at replace.
+    """From here on an episode: taken out of service, its ladder starting at replace."""
+    condemn(run, episode, reading, judged)
+    await release(run, episode, Budget.ADMISSION)
+    why = f"not admitted: {'; '.join(judged.reasons[:4])}"
+    run.inbox.tell(run.now(), why)
+    await publish(run, episode, f"{episode.fault}: {why}", "quarantine")
+
+
+def condemn(run: Runtime, episode: Episode, reading: Reading, judged: Judgement) -> None:
+    """What a new node that has failed is said to have.
 
     Fewer GPUs than the pool's are lost ones; what DCGM's words name is that class, and a diagnosis
     that has failed twice without such words a class of its own.
@@ -217,15 +226,11 @@ async def refuse(run: Runtime, episode: Episode, reading: Reading, judged: Judge
     elif hardware:
         episode.learn(Fault(hardware[0].fault), RULE)
     else:
-        is_diagnosed = episode.validation is not None
+        is_diagnosed = episode.validation is not None and episode.validation.level > 0
         episode.learn(Fault.DIAGNOSTIC_FAILED if is_diagnosed else Fault.GPU_LOST, RULE)
     run.inbox.fault = episode.fault
     episode.is_refused = True
     episode.note_gate(run.now(), judged)
-    await release(run, episode, Budget.ADMISSION)
-    why = f"not admitted: {'; '.join(judged.reasons[:4])}"
-    run.inbox.tell(run.now(), why)
-    await publish(run, episode, f"{episode.fault}: {why}", "quarantine")
 
 
 async def ask_people(run: Runtime, episode: Episode, reading: Reading, why: str) -> None:

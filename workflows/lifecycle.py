@@ -279,7 +279,7 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
             verdict = await repair(run, episode, rung)
             continue
         command = await hold(run, episode, why_held(verdict), rung)
-        if command is Command.RESUME and episode.is_newcomer:
+        if command is Command.RESUME and (episode.is_newcomer or episode.is_refused):
             await examine_again(run, episode)
             return None
         if command is Command.RESUME:

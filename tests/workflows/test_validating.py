@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.workflows.world import NODE, Run, World, diagnosed, report_of, word, xid
+from tests.workflows.newcomer_world import untainted
+from tests.workflows.world import GPUS, NODE, Run, World, diagnosed, report_of, word, xid
 from workflows.contracts.fleet import Idleness
 from workflows.contracts.messages import Ask, Command, Opening, ValidationOrder
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
@@ -17,6 +18,7 @@ from workflows.model.remediation.phase import Phase
 
 ORDER = ValidationOrder(2, 120, START + timedelta(minutes=15))
 BAD = Failure(what="memory", device="GPU 3", words="a comparison error")
+NEW = ValidationOrder(2, 120, START + timedelta(minutes=15), is_new=True)
 TIMED_OUT = TaskAnswer(Result.UNKNOWN, "no end within 600 s")
 
 
@@ -272,3 +274,50 @@ def test_a_foreign_mark_is_left_alone() -> None:
 
 def test_the_world_answers_as_the_contract_says() -> None:
     assert World().read_idleness(None, START) == Idleness()
+
+
+def test_a_new_node_without_the_taint_is_counted_against_the_pool_and_gets_its_baseline() -> None:
+    world = untainted()
+    run = ordered(world, NEW)
+    closing = run.finish()
+    assert closing.outcome == "returned"
+    assert world.recorded == 1
+    steps = ("quarantine", "inventory", "diagnose", "record_baseline", "give_back")
+    assert [step for step in run.steps if step in steps] == list(steps)
+    assert (world.marker, world.unschedulable) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        pytest.param({"gpus": GPUS[:7]}, "gpu-lost", id="it lacks a GPU"),
+        pytest.param(
+            {"diagnoses": [diagnosed(Health.FAULTY, BAD)]}, "diagnostic-failed", id="it fails"
+        ),
+    ],
+)
+def test_a_new_node_without_the_taint_that_fails_is_replaced_and_never_rebooted(
+    changes: dict[str, Any], fault: str
+) -> None:
+    world = untainted(**changes)
+    closing = ordered(world, NEW).finish()
+    assert (closing.outcome, closing.fault) == ("replaced", fault)
+    assert (world.boots, world.deletions, world.recorded) == (0, 1, 0)
+
+
+def test_a_new_node_of_which_it_cannot_be_told_is_held() -> None:
+    world = untainted(diagnoses=[TIMED_OUT])
+    run = ordered(world, NEW)
+    run.say(timedelta(hours=5), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    run.finish()
+    held = [s.record for _, s in run.runtime.published if s.record.held]
+    assert held[0].fault == "diagnostic-unknown"
+    assert run.runtime.steps[-1][0] == "record_phase"
+
+
+def test_a_new_node_that_was_mended_is_given_back_to_be_examined_again() -> None:
+    world = untainted(gpus=GPUS[:7], lost_new=9)
+    run = ordered(world, NEW)
+    run.say(timedelta(hours=5), lambda inbox, now: inbox.take_command(Command.RESUME, word(), now))
+    assert run.finish().outcome == "dismissed"
+    assert (world.marker, world.deletions, world.recorded) == (None, 0, 0)

@@ -149,12 +149,14 @@ class ValidationOrder:
     """Validate the node while it is idle: nothing is said against it.
 
     `level` is DCGM's, 1 to 4. It is not begun after `not_after`, nor without a place in the
-    budget of validations within `place_within_s`.
+    budget of validations within `place_within_s`. `is_new` = its machine was never proven: it is
+    examined as one that is to be admitted.
     """
 
     level: int
     place_within_s: float
     not_after: datetime
+    is_new: bool = False
 
 
 @dataclass(frozen=True)
