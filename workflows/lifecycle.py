@@ -120,7 +120,9 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
     hear(run, episode)
     reading = await look(run, episode)
     undone = is_undone(episode, reading)
-    if episode.order is not None and not episode.retiring:
+    # A cordon without our mark has no owner: people are told, whatever the order was.
+    is_left = undone and reading.marker is None and reading.node.unschedulable
+    if episode.order is not None and not episode.retiring and not is_left:
         return await validate(run, episode, episode.order, is_undone=undone)
     if undone:
         return await stand_aside(run, episode)

@@ -56,10 +56,14 @@ def fleet(
     own_lab: LabAddress, own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
-    faults = Policy().model_dump(mode="json")["faults"]
-    patient = {name: {**row, "drain_deadline_s": 180} for name, row in faults.items()}
+    built_in = Policy().model_dump(mode="json")
+    patience = {
+        "faults": {n: {**row, "drain_deadline_s": 180} for n, row in built_in["faults"].items()},
+        # What is unreachable or silent while Karpenter reboots it lasts less than they want.
+        "rules": built_in["rules"],
+    }
     pools = [TestPool(name) for name in POOLS]
-    with fleet_on(own_lab, own_cluster, folder, pools, {"faults": patient}) as own:
+    with fleet_on(own_lab, own_cluster, folder, pools, patience) as own:
         yield own
 
 

@@ -128,6 +128,7 @@ ACTS = {"reboots": reboots, "replaces": replaces, "is-deleted": is_deleted}
 def test_while_karpenter_acts_nothing_of_ours_begins_or_stays(
     is_marked: bool, number: int, begin: Callable[[Watched], None]
 ) -> None:
+    """R31 (karpenter#3185): a veto loses races, so what Karpenter has begun is read, not assumed."""
     world = world_of(is_marked=is_marked)
     if begin is is_deleted and calls_of(is_marked=is_marked)[number] == "reboot":
         pytest.skip("both at one instant: nothing on the Node says it yet")

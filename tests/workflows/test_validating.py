@@ -1,6 +1,6 @@
 """A validation in the node's own run: what it does to an idle node, and how it becomes an episode."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from tests.workflows.world import GPUS, NODE, Run, World, diagnosed, report_of, 
 from workflows.contracts.fleet import Idleness
 from workflows.contracts.messages import Ask, Command, Opening, ValidationOrder
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
+from workflows.inbox import Inbox
 from workflows.memory_runtime import START
 from workflows.model.node_task import Failure, Health, Result
 from workflows.model.remediation.budget import Budget
@@ -250,6 +251,28 @@ def test_a_person_who_uncordons_has_the_node_back() -> None:
     assert "a person took the node back" in closing.detail
     assert world.marker is None
     assert not world.unschedulable
+
+
+def test_n32_a_mark_that_another_writer_wipes_leaves_no_cordon_that_nobody_is_told_of() -> None:
+    """NVSentinel#1854: nodes stayed cordoned for ever once their session's annotation was lost."""
+    world = World()
+    run = ordered(world)
+
+    def wipes() -> None:
+        world.marker = None
+        world.touch()
+
+    def uncordons(inbox: Inbox, now: datetime) -> None:
+        assert world.unschedulable, "it may be a person's by now: not ours to lift"
+        assert run.runtime.published[-1][1].record.held
+        world.unschedulable = False
+        world.touch()
+        inbox.take_command(Command.RESUME, word(), now)
+
+    world.hooks["diagnose"] = wipes
+    run.say(timedelta(hours=5), uncordons)
+    assert run.finish().outcome == "dismissed"
+    assert (world.marker, world.unschedulable) == (None, False)
 
 
 def test_a_person_who_retires_it_gets_it_retired() -> None:
