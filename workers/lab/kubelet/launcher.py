@@ -47,8 +47,11 @@ class Cluster:
     """Plays the cloud's controller, which deletes Node objects."""
 
 
-AGENT_NAME: Final = "fleetmend-agent"
-"""The label app.kubernetes.io/name of the real agent's pods."""
+AGENT_LABELS: Final = {
+    "app.kubernetes.io/name": "fleetmend",
+    "app.kubernetes.io/component": "agent",
+}
+"""What the chart's DaemonSet puts on the real agent's pods."""
 
 
 class AgentMissing(Exception):
@@ -57,7 +60,7 @@ class AgentMissing(Exception):
     def __init__(self, node: str) -> None:
         super().__init__(
             f"no agent pod runs on node {node}: look at `kubectl -n fleetmend describe ds`; "
-            "their ServiceAccount fleetmend-agent comes with deploy/rights"
+            "their ServiceAccount fleetmend-agent comes with deploy/chart"
         )
 
 
@@ -184,10 +187,11 @@ class Launcher:
             api_port=str(address.port or 443),
             service_account=account,
             kubeconfig=kubeconfig,
+            pod_ip=sandbox.ip,
         )
 
 
 def is_agent(pod: JsonObject) -> bool:
     """True if the pod is the real agent's."""
     labels = pod["metadata"].get("labels") or {}
-    return labels.get("app.kubernetes.io/name") == AGENT_NAME
+    return AGENT_LABELS.items() <= labels.items()

@@ -50,6 +50,7 @@ class PodPlace:
     service_account: Path | None
     """Folder with token, ca.crt and namespace; None when the pod has no token."""
     kubeconfig: Path | None
+    pod_ip: str = ""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Environment by which programs find the machine's devices; empty where it has none."""
 
@@ -153,6 +154,7 @@ def _value(
         "metadata.namespace": pod["metadata"]["namespace"],
         "metadata.uid": pod["metadata"]["uid"],
         "spec.nodeName": place.node_name,
+        "status.podIP": place.pod_ip,
         "spec.serviceAccountName": pod["spec"].get("serviceAccountName", "default"),
     }
     if path not in known:
