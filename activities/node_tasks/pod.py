@@ -1,6 +1,6 @@
 """The pod of a node task: its name, its body, and whether a pod that was found is ours.
 
-Owns the shape that the admission policy `deploy/rights/11-admission-worker-pods.yaml` lets through.
+Owns the shape that the admission policy `fleetmend-worker-pods` (deploy/chart) lets through.
 Pinned by `spec.nodeName`: no scheduler is asked, and no taint or cordon keeps it away. Pure; used by
 `runner.py`.
 """

@@ -261,7 +261,9 @@ class Watch:
         try:
             next(iter(self._client.pages(paths.gpu_machines(), page_size=1)))
         except errors.NotFound:
-            _log.warning("no_machine_records", remedy="install deploy/crd/gpumachines.yaml")
+            _log.warning(
+                "no_machine_records", remedy="install the chart (deploy/chart): it brings the CRD"
+            )
             return True
         return False
 
@@ -300,5 +302,5 @@ class Watch:
             return ""
         return (
             f"no node is quarantined at once: the pods of {unreadable} cannot be read "
-            "(deploy/rights/README.md, protected namespaces)"
+            "(deploy/chart/README.md, protected namespaces)"
         )

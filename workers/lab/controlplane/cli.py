@@ -143,7 +143,7 @@ def kubeconfig(
         path = read_address(directory).kubeconfig(account)
         if not path.exists():
             raise LabError(
-                f"the lab has no ServiceAccount fleetmend-{account.value} (deploy/rights makes "
+                f"the lab has no ServiceAccount fleetmend-{account.value} (deploy/chart makes "
                 "it); then run: fleetmend lab up"
             )
         text = path.read_text() if content else str(path)

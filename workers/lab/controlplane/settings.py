@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 import workers
 from workers.lab.address import Component
 
-REPOSITORY_DEPLOY = Path(workers.__file__).parent.parent / "deploy"
+REPOSITORY_CHART = Path(workers.__file__).parent.parent / "deploy" / "chart"
 
 
 class AuditMode(StrEnum):
@@ -69,9 +69,9 @@ class LabSettings(BaseModel):
     ready_timeout_s: float = Field(120.0, gt=0.0, le=600.0)
     """Deadline of a start. A start takes 5 s on two idle cores, 20 s on cores shared by ten."""
 
-    deploy: Path | None = REPOSITORY_DEPLOY
-    """Folder with crd/ and rights/ to install at the start; None = install nothing but the
-    namespace."""
+    deploy: Path | None = REPOSITORY_CHART
+    """Folder of the Helm chart to install at the start, with the values of `chart.lab_values`; None =
+    install nothing but the namespace."""
 
     @model_validator(mode="after")
     def _repair_needs_karpenter(self) -> Self:

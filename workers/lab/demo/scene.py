@@ -22,13 +22,13 @@ from workers.lab.address import LabAccount, LabAddress, LabNotRunning, read_lab_
 from workers.lab.controlplane.api import LabApi
 from workers.lab.controlplane.child import last_lines
 from workers.lab.controlplane.lab import start_lab, stop_lab
-from workers.lab.controlplane.settings import REPOSITORY_DEPLOY, LabSettings
+from workers.lab.controlplane.settings import REPOSITORY_CHART, LabSettings
 from workers.lab.demo.cast import BOOT_TIME_S, GPUS, WORKING, whole_cast
 from workers.lab.kubelet.client import FleetClient
 from workers.lab.kubelet.spec import GPU_RESOURCE, POOL_LABEL, NodeSpec
 
 CLUSTER: Final = "demo"
-POLICY: Final = REPOSITORY_DEPLOY / "policies" / "demo.yaml"
+POLICY: Final = REPOSITORY_CHART.parent / "policies" / "demo.yaml"
 NAMESPACE: Final = "default"
 POD_GPUS: Final = 4
 REPLICAS: Final = 6

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 import yaml
@@ -92,8 +92,7 @@ class Fleet:
             addresses=PodAddresses.claim(),
         )
         fleet = cls(address, cluster)
-        for daemon_set in _agents():
-            fleet._spawn(fleet._install_agent(daemon_set))
+        fleet._spawn(fleet._install_stand_in(_stand_in()))
         resumed = fleet._spawn(fleet._resume())
         if adopts:
             fleet._spawn(fleet._adopt_after(resumed))
@@ -327,8 +326,8 @@ class Fleet:
             del node.active[fault.key]
             await fault.clear(node)
 
-    async def _install_agent(self, daemon_set: JsonObject) -> None:
-        """One DaemonSet of an agent, unless somebody has put one there."""
+    async def _install_stand_in(self, daemon_set: JsonObject) -> None:
+        """The stand-in agent's DaemonSet, unless it is there; the real one's is the chart's."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
         while True:
             try:
@@ -336,7 +335,7 @@ class Fleet:
             except ApiError as error:
                 if error.status == 409:
                     return
-                # Also 404: the namespace comes with the installation of the manifests.
+                # Also 404: the namespace comes with the installation.
                 _log.info("agent's DaemonSet not yet installed", error=str(error))
                 await asyncio.sleep(RETRY_S)
             else:
@@ -377,10 +376,10 @@ def _admin(address: LabAddress) -> ClientCertificate:
     return ClientCertificate(pki / "admin.crt", pki / "admin.key")
 
 
-def _agents() -> list[JsonObject]:
-    """The DaemonSets of the real agent and of its stand-in."""
-    manifests = sorted(MANIFESTS.glob("agent_*.yaml"))
-    return [yaml.safe_load(manifest.read_text(encoding="utf-8")) for manifest in manifests]
+def _stand_in() -> JsonObject:
+    """The DaemonSet of the agent's stand-in."""
+    text = (MANIFESTS / "agent_stand_in.yaml").read_text(encoding="utf-8")
+    return cast("JsonObject", yaml.safe_load(text))
 
 
 def _last_record_at(node: Node) -> float | None:

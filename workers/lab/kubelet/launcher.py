@@ -46,8 +46,11 @@ class Cluster:
 
 PODS_LOGS: Final = "var/log/pods"
 """Below a host root, as on a node."""
-AGENT_NAME: Final = "fleetmend-agent"
-"""The label app.kubernetes.io/name of the real agent's pods."""
+AGENT_LABELS: Final = {
+    "app.kubernetes.io/name": "fleetmend",
+    "app.kubernetes.io/component": "agent",
+}
+"""What the chart's DaemonSet puts on the real agent's pods."""
 
 
 class AgentMissing(Exception):
@@ -56,7 +59,7 @@ class AgentMissing(Exception):
     def __init__(self, node: str) -> None:
         super().__init__(
             f"no agent pod runs on node {node}: look at `kubectl -n fleetmend describe ds`; "
-            "their ServiceAccount fleetmend-agent comes with deploy/rights"
+            "their ServiceAccount fleetmend-agent comes with deploy/chart"
         )
 
 
@@ -217,4 +220,4 @@ class Launcher:
 def is_agent(pod: JsonObject) -> bool:
     """True if the pod is the real agent's."""
     labels = pod["metadata"].get("labels") or {}
-    return labels.get("app.kubernetes.io/name") == AGENT_NAME
+    return AGENT_LABELS.items() <= labels.items()

@@ -1,3 +1,4 @@
+{{- define "fleetmend.admission.node-marks" -}}
 # What watch and the worker may change on a Node: the quarantine's marks, and nothing else.
 #
 # RBAC's `patch nodes` opens labels, taints, finalizers and every annotation. These two need the cordon, our marker, and
@@ -12,7 +13,8 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: fleetmend-node-marks
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   failurePolicy: Fail
   matchConstraints:
@@ -25,8 +27,8 @@ spec:
   matchConditions:
     - name: caller-is-watch-or-the-worker
       expression: >-
-        request.userInfo.username in ['system:serviceaccount:fleetmend:fleetmend-watch',
-        'system:serviceaccount:fleetmend:fleetmend-worker']
+        request.userInfo.username in ['system:serviceaccount:{{ .Release.Namespace }}:fleetmend-watch',
+        'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker']
   variables:
     - name: updates
       expression: request.operation == 'UPDATE'
@@ -106,7 +108,7 @@ spec:
       message: "fleetmend-node-marks/9: a node without our episode marker is not uncordoned"
     - expression: >-
         variables.newTaints == variables.oldTaints
-        || (request.userInfo.username == 'system:serviceaccount:fleetmend:fleetmend-worker'
+        || (request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker'
         && variables.newTaints == variables.otherTaints)
       reason: Forbidden
       message: "fleetmend-node-marks/10: no taint is changed, but the startup taint removed by the worker"
@@ -120,7 +122,9 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: fleetmend-node-marks
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   policyName: fleetmend-node-marks
   validationActions: [Deny]
+{{- end }}

@@ -1,8 +1,9 @@
+{{- define "fleetmend.admission.agent" -}}
 # What an agent may write: its own Node, through nodes/status, four condition types and one annotation.
 #
 # RBAC can't say "own node only": a DaemonSet has one ServiceAccount on all nodes. The token of a pod can: the API server
 # puts the pod and its node into the caller's `extra`. A token without them (made by hand, or from an old Secret) is
-# refused. Apply this file before 30-rbac-agent.yaml and wait until it is in force (README.md): a new policy takes about a
+# refused. Apply this file before rights/agent.yaml and wait until it is in force (README.md): a new policy takes about a
 # second to be, and until then the agents' RBAC alone would open every node's status.
 #
 # The first rule that fails names itself in the answer; the order matters only for that. Rules that read the object are
@@ -11,7 +12,8 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: fleetmend-agent
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   failurePolicy: Fail
   matchConstraints:
@@ -23,7 +25,7 @@ spec:
         resources: [nodes, nodes/*]
   matchConditions:
     - name: caller-is-the-agent
-      expression: request.userInfo.username == 'system:serviceaccount:fleetmend:fleetmend-agent'
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-agent'
   variables:
     - name: extra
       expression: "has(request.userInfo.extra) ? request.userInfo.extra : {}"
@@ -124,7 +126,9 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: fleetmend-agent
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   policyName: fleetmend-agent
   validationActions: [Deny]
+{{- end }}

@@ -1,3 +1,4 @@
+{{- define "fleetmend.admission.claims" -}}
 # How the worker may end a NodeClaim of Karpenter: one, by its UID.
 #
 # A NodeClaim of the same name may be another machine by now. RBAC can't ask for a precondition.
@@ -5,7 +6,8 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: fleetmend-worker-claims
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   failurePolicy: Fail
   matchConstraints:
@@ -17,7 +19,7 @@ spec:
         resources: [nodeclaims, nodeclaims/*]
   matchConditions:
     - name: caller-is-the-worker
-      expression: request.userInfo.username == 'system:serviceaccount:fleetmend:fleetmend-worker'
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker'
   validations:
     - expression: request.operation == 'DELETE'
       reason: Forbidden
@@ -32,7 +34,9 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: fleetmend-worker-claims
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   policyName: fleetmend-worker-claims
   validationActions: [Deny]
+{{- end }}

@@ -1,17 +1,19 @@
+{{- define "fleetmend.admission.worker-pods" -}}
 # What the worker may do with pods: create node tasks of the release's image, delete them, evict with a UID.
 #
 # A pod with the node's root mounted is root on the node. Whoever steals the worker's token must not be able to run
 # anything there that the release doesn't carry. So this is a list of what a node task is, and everything else is refused:
 # fields that Kubernetes adds later are refused too until somebody has looked at them.
 #
-# The image stands in ConfigMap fleetmend/fleetmend-release, key `image`; whoever installs a release writes it (in
-# production by digest). Without it, no pod can be created. The worker can't write it (30-rbac-worker.yaml, and
-# 13-admission-names.yaml).
+# The image stands in ConfigMap fleetmend-release, key `image`; whoever installs a release writes it (in
+# production by digest). Without it, no pod can be created. The worker can't write it (rights/worker.yaml, and
+# admission/_names.tpl).
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: fleetmend-worker-pods
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   failurePolicy: Fail
   paramKind: {apiVersion: v1, kind: ConfigMap}
@@ -24,7 +26,7 @@ spec:
         resources: [pods]
   matchConditions:
     - name: caller-is-the-worker
-      expression: request.userInfo.username == 'system:serviceaccount:fleetmend:fleetmend-worker'
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker'
   variables:
     - name: image
       expression: "has(params.data) && 'image' in params.data ? params.data['image'] : ''"
@@ -57,9 +59,9 @@ spec:
         ['name', 'image', 'imagePullPolicy', 'command', 'env', 'resources', 'securityContext', 'volumeMounts',
         'terminationMessagePath', 'terminationMessagePolicy']
   validations:
-    - expression: request.namespace == 'fleetmend'
+    - expression: request.namespace == '{{ .Release.Namespace }}'
       reason: Forbidden
-      message: "fleetmend-worker-pods/1: the worker creates pods only in namespace fleetmend"
+      message: "fleetmend-worker-pods/1: the worker creates pods only in namespace {{ .Release.Namespace }}"
     - expression: "!has(object.spec.initContainers) || size(object.spec.initContainers) == 0"
       reason: Forbidden
       message: "fleetmend-worker-pods/2: a node task has no init containers"
@@ -145,12 +147,13 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: fleetmend-worker-pods
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   policyName: fleetmend-worker-pods
   paramRef:
     name: fleetmend-release
-    namespace: fleetmend
+    namespace: {{ .Release.Namespace }}
     parameterNotFoundAction: Deny
   validationActions: [Deny]
 ---
@@ -160,7 +163,8 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: fleetmend-worker-pod-ends
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   failurePolicy: Fail
   matchConstraints:
@@ -173,7 +177,7 @@ spec:
         resources: [pods/*]
   matchConditions:
     - name: caller-is-the-worker
-      expression: request.userInfo.username == 'system:serviceaccount:fleetmend:fleetmend-worker'
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker'
   variables:
     - name: subresource
       expression: "has(request.subResource) ? request.subResource : ''"
@@ -186,9 +190,9 @@ spec:
     - expression: variables.subresource != '' || request.operation in ['CREATE', 'DELETE']
       reason: Forbidden
       message: "fleetmend-worker-pod-ends/2: the worker never changes a pod"
-    - expression: variables.subresource != '' || request.operation != 'DELETE' || request.namespace == 'fleetmend'
+    - expression: variables.subresource != '' || request.operation != 'DELETE' || request.namespace == '{{ .Release.Namespace }}'
       reason: Forbidden
-      message: "fleetmend-worker-pod-ends/3: the worker deletes pods only in namespace fleetmend; elsewhere it evicts"
+      message: "fleetmend-worker-pod-ends/3: the worker deletes pods only in namespace {{ .Release.Namespace }}; elsewhere it evicts"
     - expression: >-
         variables.subresource != '' || request.operation != 'DELETE' || oldObject == null
         || (has(oldObject.spec.serviceAccountName) && oldObject.spec.serviceAccountName == 'fleetmend-node-task')
@@ -206,7 +210,9 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: fleetmend-worker-pod-ends
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   policyName: fleetmend-worker-pod-ends
   validationActions: [Deny]
+{{- end }}

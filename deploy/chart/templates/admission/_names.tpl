@@ -1,4 +1,5 @@
-# Which objects of namespace fleetmend each account may create: RBAC can't restrict `create` by name.
+{{- define "fleetmend.admission.names" -}}
+# Which objects of namespace {{ .Release.Namespace }} each account may create: RBAC can't restrict `create` by name.
 #
 # Without this the worker could create fleetmend-release (and so choose the image of its node tasks) or fleetmend-arming
 # (and so arm itself) in a cluster where they don't exist yet.
@@ -6,7 +7,8 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: fleetmend-names
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   failurePolicy: Fail
   matchConstraints:
@@ -22,10 +24,10 @@ spec:
         resources: [leases]
   matchConditions:
     - name: caller-is-an-account-of-fleetmend
-      expression: request.userInfo.username.startsWith('system:serviceaccount:fleetmend:fleetmend-')
+      expression: request.userInfo.username.startsWith('system:serviceaccount:{{ .Release.Namespace }}:fleetmend-')
   variables:
     - name: account
-      expression: request.userInfo.username.substring(size('system:serviceaccount:fleetmend:'))
+      expression: request.userInfo.username.substring(size('system:serviceaccount:{{ .Release.Namespace }}:'))
     - name: allowed
       expression: >-
         {'fleetmend-watch': ['leases/fleetmend-watch'],
@@ -33,7 +35,7 @@ spec:
         'fleetmend-operator': ['configmaps/fleetmend-arming']}
   validations:
     - expression: >-
-        request.namespace == 'fleetmend' && variables.account in variables.allowed
+        request.namespace == '{{ .Release.Namespace }}' && variables.account in variables.allowed
         && (request.resource.resource + '/' + object.metadata.name) in variables.allowed[variables.account]
       reason: Forbidden
       message: "fleetmend-names/1: watch writes Lease fleetmend-watch, the worker ConfigMap fleetmend-guard, an operator ConfigMap fleetmend-arming"
@@ -42,7 +44,9 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: fleetmend-names
-  labels: {app.kubernetes.io/part-of: fleetmend}
+  labels: {{- include "fleetmend.labels" . | nindent 4 }}
+  annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   policyName: fleetmend-names
   validationActions: [Deny]
+{{- end }}
