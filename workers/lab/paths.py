@@ -111,6 +111,11 @@ class LabPaths:
         return self.directory / "nodes"
 
     @property
+    def pod_values(self) -> Path:
+        """Values of fleetmend's chart with which all of it runs as pods of this lab."""
+        return self.directory / "pods.yaml"
+
+    @property
     def images(self) -> Path:
         """Releases of fleetmend beside this checkout: a folder, or a link to one, for each tag."""
         return self.directory / "images"

@@ -49,6 +49,24 @@ def look(api: LabApi) -> dict[str, Seen]:
     return {seen.node: seen for seen in found}
 
 
+def gone(node: str, pool: str, phase: str, outcome: str) -> Seen:
+    """A node that is away, as its history leaves it."""
+    return Seen(
+        node=node,
+        pool=pool,
+        is_ready=False,
+        is_cordoned=False,
+        episode="",
+        handed_over="",
+        phase=phase,
+        fault="",
+        outcome=outcome,
+        is_held=False,
+        held_reason="",
+        has_baseline=False,
+    )
+
+
 def _items(api: LabApi, path: str) -> list[Any]:
     try:
         return list(api.request("GET", path).get("items") or [])

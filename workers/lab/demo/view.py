@@ -20,7 +20,13 @@ from workers.lab.demo.chronicle import Chronicle
 from workers.lab.demo.sight import Seen
 from workers.tables import plain_table
 
-STYLES: Final = {"returned": "green", "dismissed": "green", "retired": "cyan", "held": "red"}
+STYLES: Final = {
+    "returned": "green",
+    "replaced": "green",
+    "dismissed": "green",
+    "retired": "cyan",
+    "held": "red",
+}
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,9 @@ class NodeReport:
     boots: int
     evicted_pods: int
     history: str
+    successor: str = ""
+    """The Node that came in its place; "" = none did."""
+    pods_on_successor: int = 0
 
 
 @dataclass(frozen=True)
@@ -246,6 +255,9 @@ def _deeds(node: NodeReport) -> str:
         deeds.append(_count(node.evicted_pods, "pod") + " evicted")
     if node.boots:
         deeds.append(_count(node.boots, "reboot"))
+    if node.successor:
+        pods = _count(node.pods_on_successor, "pod")
+        deeds.append(f"replaced by {node.successor}, where {pods} runs again")
     return ", ".join(deeds) or "none"
 
 
