@@ -92,7 +92,7 @@ def control_plane_recipe() -> Recipe:
         built_as={Component.ETCD: "server"},
         version=version,
         ldflags=f"-s -w {stamp}Version=v{version} {stamp}Major={major} {stamp}Minor={minor}",
-        announcement=f"building Kubernetes {version} and etcd once: some 6 minutes on 2 cores",
+        announcement=f"building Kubernetes {version} and etcd once: some 9 minutes on 2 cores",
         # Measured on linux/amd64 with Go 1.26: 0.7 modules, 2.8 compiled packages, 0.3 programs,
         # and room for the linker and a fetched toolchain.
         disk_need_gib=5.0,
