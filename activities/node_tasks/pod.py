@@ -11,10 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from activities.kube.own_namespace import OWN_NAMESPACE
 from workflows.contracts.node_tasks import NodeTaskRequest
 from workflows.model.node_task import TASK_ENV, TaskKind, TaskOrder, write_wire
 
-NAMESPACE: Final = "fleetmend"
+NAMESPACE: Final = OWN_NAMESPACE
 SERVICE_ACCOUNT: Final = "fleetmend-node-task"
 TASK_LABEL: Final = "fleetmend.io/task"
 EPISODE_LABEL: Final = "fleetmend.io/episode"

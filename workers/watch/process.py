@@ -20,12 +20,12 @@ from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.kube.reflector import Reflector, ReflectorSource, ReflectorTiming, Sink
 from activities.policy_reader import read_policy_file
+from workers.health import HealthServer, Probes
 from workers.listening import SettingsError
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import TemporalMisconfigured, read_target
 from workers.watch.current_rules import CurrentRules
 from workers.watch.fleet import Fleet
-from workers.watch.health import HealthServer, Probes
 from workers.watch.lease import WriterLease
 from workers.watch.lookout import Hands, Lookout
 from workers.watch.metrics import Counter, Gauge, Metrics
@@ -177,7 +177,7 @@ class Watch:
         listen = self.settings.listen
         if listen is None:
             return
-        probes = Probes(self._unhealthy, self._unready, self._limits, self.metrics)
+        probes = Probes(self._unhealthy, self._unready, self._limits, self.metrics.render)
         try:
             server = HealthServer(listen, probes)
         except OSError as error:

@@ -1,9 +1,9 @@
 """Health and metrics over HTTP: /healthz, /readyz, /metrics.
 
-Owns the three answers and nothing else; it is plain HTTP, so by default it listens on loopback
-only. Healthy = the reflector heard from the API server lately; a watch that has gone deaf is to be
-restarted. Ready = the cache is filled and there is a usable policy, as writer or standby; what is
-ready but does less than it could says so behind its "ok".
+Owns the answers' form and nothing else; it is plain HTTP, so by default it listens on loopback
+only. Healthy = no restart is needed; ready = it does its work, as writer or standby; what is ready
+but does less than it could says so behind its "ok". What is wrong is said by the process whose
+probes these are (`watch.process`, `control.health`).
 """
 
 import threading
@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import structlog
 
 from workers.listening import Listen
-from workers.watch.metrics import Metrics
 
 READ_TIMEOUT_S = 5.0
 
@@ -25,13 +24,13 @@ _log = structlog.get_logger(__name__)
 class Probes:
     """What the answers come from; each gives back what is wrong, or "" if nothing is.
 
-    `limits` is what a ready process cannot do now.
+    `limits` is what a ready process cannot do now; `metrics` None = there are none.
     """
 
     unhealthy: Callable[[], str]
     unready: Callable[[], str]
-    limits: Callable[[], str]
-    metrics: Metrics
+    limits: Callable[[], str] = str
+    metrics: Callable[[], str] | None = None
 
 
 class HealthServer:
@@ -69,10 +68,11 @@ def _requests(probes: Probes) -> type[BaseHTTPRequestHandler]:
                 self._answer_probe(probes.unhealthy())
             elif self.path == "/readyz":
                 self._answer_probe(probes.unready(), probes.limits())
-            elif self.path == "/metrics":
-                self._answer(200, probes.metrics.render())
+            elif self.path == "/metrics" and probes.metrics is not None:
+                self._answer(200, probes.metrics())
             else:
-                self._answer(404, "ask for /healthz, /readyz or /metrics\n")
+                also = "" if probes.metrics is None else " or /metrics"
+                self._answer(404, f"ask for /healthz or /readyz{also}\n")
 
         def _answer_probe(self, problem: str, limits: str = "") -> None:
             fine = f"ok, but {limits}" if limits else "ok"
