@@ -83,8 +83,8 @@ def install_chart(
     )
 
 
-def run_helm(address: LabAddress, helm: Path, *words: str) -> str:
-    """One helm command on a lab, as its admin, in its namespace; what it printed.
+def run_helm(address: LabAddress, helm: Path, *words: str, namespace: str = NAMESPACE) -> str:
+    """One helm command on a lab, as its admin; what it printed.
 
     Raises:
         ChartRejected: it failed.
@@ -99,7 +99,7 @@ def run_helm(address: LabAddress, helm: Path, *words: str) -> str:
         "KUBECACHEDIR": str(folder / "discovery"),
         "KUBECONFIG": str(address.kubeconfig(LabAccount.ADMIN)),
     }
-    argv = [str(helm), *words, "--namespace", NAMESPACE]
+    argv = [str(helm), *words, "--namespace", namespace]
     try:
         answer = subprocess.run(
             argv,
