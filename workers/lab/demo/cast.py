@@ -32,8 +32,9 @@ class Job:
     at_least: int
 
 
-JOBS: Final = MappingProxyType({**{pool: Job(6, 4) for pool in WORKING}, ELASTIC: Job(2, 1)})
-"""By pool. Two pods of four GPUs each fill the one machine that Karpenter buys for them."""
+JOBS: Final = MappingProxyType({**{pool: Job(6, 4) for pool in WORKING}, ELASTIC: Job(2, 0)})
+"""By pool. Two pods of four GPUs each fill the one machine that Karpenter buys for them; nothing
+keeps one of them running until that machine's successor has passed."""
 
 
 class Ending(StrEnum):

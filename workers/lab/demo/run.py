@@ -47,6 +47,7 @@ from workers.lab.demo.view import (
     Stage,
     line_of,
     node_report,
+    short,
     show_report,
 )
 from workers.lab.kubelet.host_root import BootEvent, read_boot_log
@@ -54,7 +55,7 @@ from workers.tables import open_console
 from workers.temporal_connection import connect_or_explain, read_target
 
 BASELINES_LIMIT_S: Final = 60.0
-ENDINGS_LIMIT_S: Final = 90.0
+ENDINGS_LIMIT_S: Final = 150.0
 LOOK_S: Final = 0.5
 CONNECT_S: Final = 15.0
 
@@ -171,7 +172,7 @@ async def _let_it_happen(course: Course) -> None:
             if part.fault:
                 course.befell[part.node] = datetime.now(UTC)
                 fleet.inject(part.node, part.fault, part.options)
-                course.stage.say(f"{part.node}: {part.what} ({part.fault})")
+                course.stage.say(f"{short(part.node)}: {part.what} ({part.fault})")
     for part in parts:
         if not part.fault:
             course.befell[part.node] = datetime.now(UTC)

@@ -69,6 +69,12 @@ def line_of(
     )
 
 
+def short(node: str) -> str:
+    """A node's name for a narrow table: of Karpenter's (kwok-CLAIM-...) the NodeClaim's name."""
+    words = node.split("-")
+    return "-".join(words[1:3]) if words[0] == "kwok" and len(words) > 3 else node
+
+
 class Stage:
     """Shows lines as they change: a table that stays in place, or plain lines."""
 
@@ -111,7 +117,9 @@ class Stage:
         for line in lines:
             if line.words.strip("- ") and self._shown.get(line.node) != line.words:
                 self._shown[line.node] = line.words
-                self._console.print(f"  {line.node:12} {line.words}", markup=False, soft_wrap=True)
+                self._console.print(
+                    f"  {short(line.node):13} {line.words}", markup=False, soft_wrap=True
+                )
 
 
 def _table(lines: Sequence[Line]) -> Table:
@@ -121,7 +129,7 @@ def _table(lines: Sequence[Line]) -> Table:
         elapsed = "" if line.elapsed_s is None else f"{line.elapsed_s:.0f} s"
         cells = (
             line.pool,
-            line.node,
+            short(line.node),
             line.phase or "-",
             line.step,
             line.fault,
@@ -231,7 +239,7 @@ def show_report(console: Console, report: Report) -> None:
             continue
         mark = "[green]ok[/]" if not node.wrongs else "[red]NO[/]"
         phases = ", ".join(f"{name} {at:g}" for name, at in node.phases)
-        cells = (node.node, node.what, node.ended, phases, _deeds(node))
+        cells = (short(node.node), node.what, node.ended, phases, _deeds(node))
         table.add_row(mark, *map(escape, cells))
     console.print(table)
     untouched = [n for n in report.nodes if n.should_end == Ending.UNTOUCHED.value]
@@ -243,7 +251,7 @@ def show_report(console: Console, report: Report) -> None:
         console.print(f"\nTemporal UI: {report.temporal_ui}", soft_wrap=True)
     for node in report.nodes:
         if node.history:
-            console.print(f"  {node.node}: {node.history}", markup=False, soft_wrap=True)
+            console.print(f"  {short(node.node)}: {node.history}", markup=False, soft_wrap=True)
     verdict = "each node ended as it should" if report.passed else "NOT every node ended so"
     style = "bold green" if report.passed else "bold red"
     console.print(f"\n[{style}]{verdict}[/] ({report.took_s:.0f} s)")
@@ -257,7 +265,7 @@ def _deeds(node: NodeReport) -> str:
         deeds.append(_count(node.boots, "reboot"))
     if node.successor:
         pods = _count(node.pods_on_successor, "pod")
-        deeds.append(f"replaced by {node.successor}, where {pods} runs again")
+        deeds.append(f"replaced by {short(node.successor)}, which has {pods} of its work")
     return ", ".join(deeds) or "none"
 
 
