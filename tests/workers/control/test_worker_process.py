@@ -11,6 +11,7 @@ from temporalio.client import Client
 
 from tests.harness.policies import write_policy
 from tests.harness.processes import WORKING, Processes, processes
+from tests.harness.starts import start_cold
 from tests.harness.waiting import wait_until
 from workers.control.settings import read_settings
 from workers.lab.address import Component, LabAddress
@@ -64,7 +65,8 @@ async def test_two_workers_bring_about_one_guard_and_one_schedule(
     assert schedule.schedule.policy.catchup_window == timedelta(seconds=180)
 
 
-def test_sigterm_ends_it_in_order(started: Processes) -> None:
+def test_it_starts_cold_and_sigterm_ends_it_in_order(started: Processes) -> None:
+    started.start_by = start_cold
     worker = started.worker()
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(20) == 0, worker.tail()
