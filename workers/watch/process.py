@@ -199,6 +199,7 @@ class Watch:
         self._wake.set()
 
     def _note_pods(self, node_name: str) -> None:
+        _log.info("protecting_pods_changed", node=node_name)
         self.lookout.see_pods(node_name)
 
     def _tick_forever(self) -> None:

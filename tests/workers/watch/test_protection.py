@@ -8,7 +8,7 @@ import pytest
 from activities.kube import errors, paths
 from activities.kube.client import JsonObject
 from tests.harness.cluster import Cluster
-from tests.harness.services import service_on
+from tests.harness.services import service_on, until_seen
 from tests.harness.waiting import stays_true, wait_until
 from tests.workers.watch.recorder import Recorder
 from tests.workers.watch.scene import Scene
@@ -27,6 +27,7 @@ def test_protected_node_is_reported_and_quarantined_when_the_pod_has_moved(
     watch = scene.writing_watch()
     with service_on(scene.cluster, protected, unique("svc")) as service:
         pod = service.pods()[0]
+        until_seen(watch, protected)
         scene.break_node(protected)
         uid = scene.uids[protected]
         wait_until(lambda: recorder.reports(protected, uid), 10, "it is reported", saw=scene.tails)
@@ -53,6 +54,7 @@ def test_pod_that_comes_later_protects_and_one_that_was_there_before_the_start_t
     with service_on(scene.cluster, before, unique("svc-a")):
         watch = scene.writing_watch()
         with service_on(scene.cluster, later, unique("svc-b")):
+            until_seen(watch, later)
             for node in (before, later):
                 scene.break_node(node)
             wait_until(
