@@ -7,7 +7,10 @@ SHELL := /bin/bash
 # Arguments for the program behind a task: make demo ARGS="--once", make test ARGS="-k rights -n 0".
 ARGS ?=
 # Tests run in this many processes, each with a lab of its own; the tests of one file stay together. -n 0 = in one process.
-SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+# Twice the 2 cores they are sized for: a test mostly waits for others (a boot, a lease, an outage).
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
+# Where a shell forbids Python its caches, each test process would rewrite and compile all tests again (9 s of CPU each).
+unexport PYTHONDONTWRITEBYTECODE
 # The interpreter that makes .venv: the newest found that is new enough, or the one given.
 ifndef PYTHON
 PYTHON := $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
