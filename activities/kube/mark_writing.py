@@ -71,6 +71,16 @@ def owned_mark(node: NodeView, episode: str) -> Marker:
     return marker
 
 
+def demand_cordon(node: NodeView) -> None:
+    """The node is still out of service.
+
+    Raises:
+        ApplicationError: overruled.
+    """
+    if not node.unschedulable:
+        raise errors.overruled(f"somebody removed the cordon of Node {node.name}")
+
+
 def ref_of(node: NodeView) -> NodeRef:
     """Name and UID of a Node that was read."""
     return NodeRef(node.name, node.uid)

@@ -1,8 +1,8 @@
 """Changing the marks of an episode on its node: the slot, the return, the hand-over.
 
-Owns the activities `note_slot`, `drop_slot`, `assert_vetoes`, `give_back` and `hand_over`. Each is fenced by the
-episode in the marker and changes the marker it has just read, under its resourceVersion. What the
-patches say is `workflows/model/remediation/marks.py`.
+Owns the activities `note_slot`, `drop_slot`, `assert_vetoes`, `give_back` and `hand_over`. Each is
+fenced by the episode in the marker and changes the marker it has just read, under its
+resourceVersion. What the patches say is `workflows/model/remediation/marks.py`.
 """
 
 from dataclasses import replace
@@ -17,6 +17,7 @@ from activities.kube.guard_epoch import GuardEpoch
 from activities.kube.mark_writing import (
     ROUNDS,
     NoteWindow,
+    demand_cordon,
     kept_changing,
     owned_mark,
     read_mark,
@@ -69,8 +70,7 @@ class MarkActivities:
         for _ in range(ROUNDS):
             node = self._authority.demand(request.owner, Effect.MARK)
             marker = owned_mark(node, request.owner.episode)
-            if not node.unschedulable:
-                raise errors.overruled(f"somebody removed the cordon of Node {node.name}")
+            demand_cordon(node)
             if marker.slot is not None and marker.slot.epoch == request.epoch:
                 return Marked(marker, node.resource_version)
             stale = self._epochs.stale_grant(request.epoch)
@@ -115,8 +115,7 @@ class MarkActivities:
         for _ in range(ROUNDS):
             node = self._authority.demand(owner, Effect.MARK)
             marker = owned_mark(node, owner.episode)
-            if not node.unschedulable:
-                raise errors.overruled(f"somebody removed the cordon of Node {node.name}")
+            demand_cordon(node)
             if not lost_vetoes(node):
                 return Marked(marker, node.resource_version)
             written = send_mark(self._kube, node, veto_patch(node))
@@ -178,8 +177,7 @@ class MarkActivities:
 
     def _write_hand_over(self, node: NodeView, episode: str, words: str) -> NodeView | None:
         marker = replace(owned_mark(node, episode), handed_over=words, slot=None)
-        if not node.unschedulable:
-            raise errors.overruled(f"somebody removed the cordon of Node {node.name}")
+        demand_cordon(node)
         return send_mark(self._kube, node, marker_patch(node, marker))
 
 

@@ -12,6 +12,7 @@ from activities.kube.guard_epoch import GuardEpoch
 from activities.kube.mark_writing import (
     ROUNDS,
     NoteWindow,
+    demand_cordon,
     kept_changing,
     read_mark,
     ref_of,
@@ -70,8 +71,7 @@ class QuarantineActivity:
         if healer:
             return self._yield_to(healer, node, found)
         if found is not None and found.episode != request.replace:
-            if not node.unschedulable:
-                raise errors.overruled(f"somebody removed the cordon of Node {node.name}")
+            demand_cordon(node)
             return Quarantined(found, node.resource_version)
         return self._write(request, node, found, window)
 

@@ -20,9 +20,7 @@ from workflows.model.node import CONTROL_PLANE_LABELS, BadObject, Condition, Nod
 from workflows.model.policy import Policy, PolicyError
 from workflows.model.remediation.marks import (
     KARPENTER_NODEPOOL_LABEL,
-    Marker,
-    MarkerError,
-    marker_of,
+    marker_or_problem,
 )
 
 KEPT_ANNOTATIONS: Final = ("fleetmend.io/", "karpenter.sh/")
@@ -81,7 +79,7 @@ class ReadingActivities:
 
     def _reading(self, owner: Owner, policy: Policy) -> Reading:
         node = self._authority.look(owner.node)
-        marker, problem = _marker(node)
+        marker, problem = marker_or_problem(node)
         memory = self._memories.of(node, owner.episode)
         return Reading(slim(node, policy), memory, marker, problem)
 
@@ -103,13 +101,6 @@ def _is_in_pool(item: object, policy: Policy, name: str) -> bool:
         return False
     pool = policy.pool_of(node.labels)
     return pool is not None and pool.name == name and not node.is_control_plane
-
-
-def _marker(node: NodeView) -> tuple[Marker | None, str]:
-    try:
-        return marker_of(node), ""
-    except MarkerError as error:
-        return None, str(error)
 
 
 def slim(node: NodeView, policy: Policy) -> NodeView:

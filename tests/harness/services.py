@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from activities.kube import errors, paths
 from activities.kube.client import JsonObject, PatchKind, Selector
 from tests.harness.cluster import Cluster
+from tests.harness.processes import Running
 from tests.harness.waiting import wait_until
 from workers.lab.address import NAMESPACE
 
@@ -81,3 +82,13 @@ def _deployment(node: str, name: str) -> JsonObject:
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
+
+
+def until_seen(watch: Running, node: str) -> None:
+    """Returns when watch knows of the service's pod: pods and Nodes come by streams of their own."""
+    wait_until(
+        lambda: node in {line["node"] for line in watch.logged("protecting_pods_changed")},
+        POD_LIMIT_S,
+        f"watch knows that {node} runs a pod that protects it",
+        saw=watch.tail,
+    )

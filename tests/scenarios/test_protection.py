@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.harness.audit import AuditLog
 from tests.harness.fleet import Fleet
 from tests.harness.nodes import TestNodes
-from tests.harness.services import service_on
+from tests.harness.services import service_on, until_seen
 from tests.harness.waiting import stays_true, wait_until
 from workflows.model.identity import NodeRef
 
@@ -22,6 +22,7 @@ def test_a_node_with_a_service_of_ours_is_repaired_once_the_service_has_moved(
     unique: Callable[[str], str],
 ) -> None:
     with service_on(fleet.cluster, node, unique("svc")) as service:
+        until_seen(fleet.watch, node)
         nodes.inject(node, "gpu-lost")
         fleet.episodes.until_open(ref)
         wait_until(

@@ -32,7 +32,12 @@ from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
 from workflows.model.remediation.admission import is_newcomer, waits_for
 from workflows.model.remediation.arming import Arming
-from workflows.model.remediation.marks import IGNORE, PAUSE, MarkerError, is_marked, marker_of
+from workflows.model.remediation.marks import (
+    IGNORE,
+    PAUSE,
+    is_marked,
+    marker_or_problem,
+)
 from workflows.model.remediation.permit import ALLOWED, Effect, Permit, Refusal
 from workflows.model.remediation.protection import decide_protection
 
@@ -128,7 +133,7 @@ def show_node(name: str, *, as_json: bool) -> ExitCode:
     machine = next((m for m in sight.machines if m.node_uid == node.uid), None)
     matches = match_rules(node, sight.policy, datetime.now(UTC)) if sight.policy else []
     tale = asyncio.run(_tell(sight, row, machine))
-    marker_problem = _marker_problem(node)
+    _, marker_problem = marker_or_problem(node)
     if as_json:
         write_json(
             {
@@ -307,31 +312,19 @@ def _pool_name(node: NodeView, policy: Policy | None, machine: Machine | None) -
 def _marks(node: NodeView) -> Iterable[str]:
     if node.unschedulable:
         yield "cordon"
-    if is_marked(node):
-        try:
-            marker = marker_of(node)
-        except MarkerError:
-            yield "unreadable marker"
-        else:
-            if marker and marker.handed_over:
-                yield f"handed over to {marker.handed_over}"
-            elif marker:
-                yield "episode" + (" + slot" if marker.slot else "")
+    marker, problem = marker_or_problem(node)
+    if problem:
+        yield "unreadable marker"
+    elif marker and marker.handed_over:
+        yield f"handed over to {marker.handed_over}"
+    elif marker:
+        yield "episode" + (" + slot" if marker.slot else "")
     if is_newcomer(node):
         yield "new"
     if PAUSE in node.annotations:
         yield "paused"
     if IGNORE in node.annotations:
         yield "ignored"
-
-
-def _marker_problem(node: NodeView) -> str:
-    """Why the marker on the node cannot be read, with the remedy; "" = it can, or none is there."""
-    try:
-        marker_of(node)
-    except MarkerError as error:
-        return str(error)
-    return ""
 
 
 def _show_last_run(last: LastRun | None) -> None:

@@ -16,7 +16,7 @@ from workers.cli.outcome import console, refused, write_json
 from workflows.contracts.messages import Command, Opening
 from workflows.model.identity import NodeRef
 from workflows.model.node import NodeView
-from workflows.model.remediation.marks import PAUSE, MarkerError, marker_of
+from workflows.model.remediation.marks import PAUSE, marker_or_problem
 
 
 def say(
@@ -38,13 +38,12 @@ def say(
 
 def _refuse_unreadable(node: NodeView) -> None:
     """An episode could not mark the node as its own, and would yield at once."""
-    try:
-        marker_of(node)
-    except MarkerError as error:
+    _, problem = marker_or_problem(node)
+    if problem:
         raise refused(
-            f"Node {node.name} may be somebody else's: {error}. Then again: fleetmend retire "
+            f"Node {node.name} may be somebody else's: {problem}. Then again: fleetmend retire "
             f"{node.name}"
-        ) from error
+        )
 
 
 def _pool_of(reader: ClusterReader, node: NodeView) -> str | PolicyUnusable:
@@ -128,9 +127,8 @@ async def _open_and_retire(episodes: Episodes, word: _Word) -> Told:
 
 
 def _recorded_episode(reader: ClusterReader, node: NodeView) -> str:
-    try:
-        marker = marker_of(node)
-    except MarkerError:
+    marker, problem = marker_or_problem(node)
+    if problem:
         return ""
     if marker is not None and not marker.handed_over:
         return marker.episode

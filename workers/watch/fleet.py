@@ -16,7 +16,7 @@ from workers.watch.machine import Mark
 from workflows.model.identity import NodeRef, machine_id
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
-from workflows.model.remediation.marks import Marker, MarkerError, Quarantine, marker_of
+from workflows.model.remediation.marks import Marker, Quarantine, marker_or_problem
 
 AHEAD_S = 10.0
 """How long a view that we wrote may be ahead of the stream. After that the stream counts, even if
@@ -160,10 +160,7 @@ class Fleet:
 
 def readable_marker(view: NodeView) -> Marker | None:
     """Our marker on a Node, or None if there is none that can be read."""
-    try:
-        return marker_of(view)
-    except MarkerError:
-        return None
+    return marker_or_problem(view)[0]
 
 
 def counts_as_reflex(marker: Marker | None) -> bool:

@@ -20,9 +20,8 @@ from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import (
     IGNORE,
     Marker,
-    MarkerError,
     is_marked,
-    marker_of,
+    marker_or_problem,
     other_healer,
 )
 from workflows.model.remediation.permit import Claim, Effect, Refusal, decide_permit
@@ -96,7 +95,7 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     """What watch does about this node now."""
     node = sight.node
     pool = policy.pool_of(node.labels)
-    marker, unreadable = _marker(node)
+    marker, unreadable = marker_or_problem(node)
     if marker is not None and marker.handed_over:
         return Verdict(pool.name if pool else "", marker=marker)
     is_ours = marker is not None
@@ -144,14 +143,6 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
         is_silent=is_silent,
         again_at=again_at,
     )
-
-
-def _marker(node: NodeView) -> tuple[Marker | None, str]:
-    """Our marker, and why what stands there cannot be read; "" = it can, or there is none."""
-    try:
-        return marker_of(node), ""
-    except MarkerError as error:
-        return None, str(error)
 
 
 def _after_grace(

@@ -101,14 +101,16 @@ def test_a_drain_that_waits_is_shown_with_who_is_in_its_way(
     try:
         assert fleetmend(lab, "retire", node, "--json").code == ExitCode.OK
 
-        def named() -> list[str]:
-            plan = fleetmend(lab, "node", node, "--json").json["plan"]
-            return [line for line in plan if f"default/{pod}" in line and "budget" in line]
+        def named() -> list[tuple[str, object, object]]:
+            told = fleetmend(lab, "node", node, "--json").json
+            lines = [x for x in told["plan"] if f"default/{pod}" in x and "budget" in x]
+            return [(line, told["node"]["step"], told["node"]["held"]) for line in lines]
 
-        told = wait_until(named, 60, "the pod in the way is named", saw=running.tails)
-        assert told[0].startswith("in the way of the drain: ")
-        shown = fleetmend(lab, "node", node, "--json").json["node"]
-        assert (shown["step"], shown["held"]) == ("drain", False)
+        (line, step, held), *_ = wait_until(
+            named, 60, "the pod in the way is named", saw=running.tails
+        )
+        assert line.startswith("in the way of the drain: ")
+        assert (step, held) == ("drain", False)
     finally:
         work.unblock(pod)
     wait_until(lambda: work.phase(pod) == "", 60, "the drain went on", saw=running.tails)

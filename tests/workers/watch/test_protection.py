@@ -8,7 +8,7 @@ import pytest
 from activities.kube import errors, paths
 from activities.kube.client import JsonObject
 from tests.harness.cluster import Cluster
-from tests.harness.services import service_on
+from tests.harness.services import service_on, until_seen
 from tests.harness.waiting import stays_true, wait_until
 from tests.workers.watch.recorder import Recorder
 from tests.workers.watch.scene import Scene
@@ -27,6 +27,7 @@ def test_protected_node_is_reported_and_quarantined_when_the_pod_has_moved(
     watch = scene.writing_watch()
     with service_on(scene.cluster, protected, unique("svc")) as service:
         pod = service.pods()[0]
+        until_seen(watch, protected)
         scene.break_node(protected)
         uid = scene.uids[protected]
         wait_until(lambda: recorder.reports(protected, uid), 10, "it is reported", saw=scene.tails)
@@ -53,6 +54,7 @@ def test_pod_that_comes_later_protects_and_one_that_was_there_before_the_start_t
     with service_on(scene.cluster, before, unique("svc-a")):
         watch = scene.writing_watch()
         with service_on(scene.cluster, later, unique("svc-b")):
+            until_seen(watch, later)
             for node in (before, later):
                 scene.break_node(node)
             wait_until(
@@ -93,7 +95,7 @@ def test_namespace_that_may_not_be_read_stops_no_report_and_is_told_until_it_may
     )
     (said,) = watch.logged("protected_namespace_unreadable")
     assert said["namespace"] == hidden
-    assert "31-rbac-protected-namespaces" in said["remedy"]
+    assert "protectedNamespaces" in said["remedy"]
     status, text = ask(unused_tcp_port, "readyz")
     assert (status, hidden in text) == (200, True)
     gauge = "fleetmend_watch_protected_namespaces_unreadable"
@@ -107,7 +109,7 @@ def test_namespace_that_may_not_be_read_stops_no_report_and_is_told_until_it_may
 
 
 def _let_watch_see(cluster: Cluster, namespace: str) -> None:
-    """As the second document of deploy/rights/31 says, for another namespace."""
+    """As the chart does for a namespace that its values name."""
     name = "fleetmend-protected-pods"
     group = RBAC.split("/", maxsplit=1)[0]
     role: JsonObject = {

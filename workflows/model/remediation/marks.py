@@ -165,6 +165,14 @@ def marker_of(node: NodeView) -> Marker | None:
     return parse_marker(text) if text else None
 
 
+def marker_or_problem(node: NodeView) -> tuple[Marker | None, str]:
+    """The marker on a node, and why what stands there cannot be read; "" = it can, or is none."""
+    try:
+        return marker_of(node), ""
+    except MarkerError as error:
+        return None, str(error)
+
+
 def is_marked(node: NodeView) -> bool:
     """True if any marker is there, readable or not."""
     return bool(node.annotations.get(EPISODE))
