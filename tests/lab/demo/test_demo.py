@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import CLI, fleetmend
+from tests.harness.processes import fleetmend
+from tests.harness.starts import CLI
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]

@@ -72,7 +72,7 @@ def up(  # noqa: PLR0913 - typer's options are arguments
     ] = None,
     karpenter: Annotated[
         bool | None,
-        typer.Option("--karpenter/--no-karpenter", help="With Karpenter, built the first time."),
+        typer.Option("--karpenter/--no-karpenter", help="With Karpenter."),
     ] = None,
     node_repair: Annotated[
         bool | None,
