@@ -42,6 +42,8 @@ def lab_values(address: LabAddress) -> dict[str, Any]:
         "policy": None,
         "watch": {"replicas": 0},
         "worker": {"replicas": 0},
+        # No node of a lab's own runs it.
+        "uninstall": {"handOver": False},
         "agent": {
             "nodeSelector": {
                 "nvidia.com/gpu.present": None,
