@@ -7,7 +7,10 @@ SHELL := /bin/bash
 # Arguments for the program behind a task: make demo ARGS="--once", make test ARGS="-k rights -n 0".
 ARGS ?=
 # Tests run in this many processes, each with a lab of its own; the tests of one file stay together. -n 0 = in one process.
-SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+# Twice the 2 cores they are sized for: a test mostly waits for others (a boot, a lease, an outage).
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
+# Where a shell forbids Python its caches, each test process would rewrite and compile all tests again (9 s of CPU each).
+unexport PYTHONDONTWRITEBYTECODE
 # The interpreter that makes .venv: the newest found that is new enough, or the one given.
 ifndef PYTHON
 PYTHON := $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
@@ -23,7 +26,7 @@ STAMP := $(VENV)/.whole-$(KEY)
 # Where the lab keeps its programs once they are built (go is needed only for that).
 PROGRAMS = $${KUBEBUILDER_ASSETS:-$$(ls -d "$${FLEETMEND_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/fleetmend}"/bin-* 2>/dev/null | head -n 1)}
 
-.PHONY: help demo test test-long lint bench lock clean venv tools python programs karpenter
+.PHONY: help demo test test-long lint bench lock clean venv tools python programs
 
 help: ## list the tasks
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r task what; do \
@@ -32,11 +35,11 @@ help: ## list the tasks
 demo: programs ## show faults on simulated nodes go through a real control plane (ARGS="--once" ends by itself)
 	@$(BIN)/fleetmend demo $(ARGS)
 
-test: karpenter ## run the tests, all but the long ones
+test: programs ## run the tests, all but the long ones
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 # pytest's exit 5 means that no test was picked (ARGS="-k ..."), which is no failure here.
-test-long: karpenter ## run the long outages and the full matrices
+test-long: programs ## run the long outages and the full matrices
 	@$(BIN)/python -m pytest -m long $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
 
 lint: $(STAMP) ## check style, types and import directions
@@ -60,13 +63,9 @@ clean: ## remove what tasks leave here, .venv too (the lab's built programs stay
 
 venv: $(STAMP) ## make or repair .venv
 
-# The lab's programs, built before anything waits for them.
+# The lab's programs, Karpenter and helm among them, built before anything waits for them.
 programs: tools $(STAMP)
 	@$(BIN)/python -m workers.lab.controlplane
-
-# The same with Karpenter and helm, which only tests and labs that ask for them need.
-karpenter: tools $(STAMP)
-	@$(BIN)/python -m workers.lab.controlplane --karpenter
 
 # One line that says what is missing and how to get it.
 python:

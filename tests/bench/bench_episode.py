@@ -22,6 +22,7 @@ from tests.harness.fleet import Fleet, fleet_on
 from tests.harness.nodes import TestNodes, test_nodes
 from tests.harness.policies import TestPool
 from tests.harness.processes import fleetmend
+from tests.harness.starts import start_cold
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workers.lab.demo.chronicle import OPEN, Chronicle, read_chronicles
@@ -83,7 +84,9 @@ def _at_work(lab: LabAddress, cluster: Cluster) -> Iterator[tuple[Fleet, TestNod
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        fleet_on(lab, cluster, Path(folder), [TestPool(POOL)], changes) as fleet,
+        fleet_on(
+            lab, cluster, Path(folder), [TestPool(POOL)], changes, start_by=start_cold
+        ) as fleet,
         test_nodes(lab, cluster, unique) as nodes,
     ):
         yield fleet, nodes
@@ -112,7 +115,9 @@ def _play(lab: LabAddress, fleet: Fleet, nodes: TestNodes) -> _Cast:
         time.sleep(PACE_S)
     environment = {"FLEETMEND_POLICY": fleet.processes.environment["FLEETMEND_POLICY"]}
     for node in retired:
-        answer = fleetmend(lab, "retire", node, "--reason", "bench", environment=environment)
+        answer = fleetmend(
+            lab, "retire", node, "--reason", "bench", environment=environment, start_by=start_cold
+        )
         assert answer.code == 0, answer.err
 
     everybody = {slow, *named, *retired}

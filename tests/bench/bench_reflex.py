@@ -17,6 +17,7 @@ from tests.bench.figure import Figure, Peer, figure_of
 from tests.harness.cluster import Cluster, cluster_of
 from tests.harness.policies import TestPool, write_policy
 from tests.harness.processes import Running, processes
+from tests.harness.starts import start_cold
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workers.lab.kubelet.client import FleetClient, FleetError
@@ -85,7 +86,10 @@ def armed_watch(lab: LabAddress, cluster: Cluster, pool: str) -> Iterator[Runnin
         cluster.arm(pool)
         try:
             with processes(
-                lab, folder, {"FLEETMEND_POLICY": str(folder / "policy.yaml")}
+                lab,
+                folder,
+                {"FLEETMEND_POLICY": str(folder / "policy.yaml")},
+                start_by=start_cold,
             ) as started:
                 watch = started.watch()
                 wait_until(lambda: watch.logged("writing"), 60, "watch writes", saw=watch.tail)

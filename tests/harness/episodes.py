@@ -23,6 +23,8 @@ from workflows.model.identity import NodeRef, guard_workflow_id, workflow_id
 
 Answer = TypeVar("Answer")
 CALL_LIMIT_S = 20.0
+LOOK_S = 2.0
+"""How long one look waits at the server for a run to end."""
 TESTER = "tester@tests"
 
 
@@ -120,10 +122,10 @@ class Episodes:
         """How the newest run ended, once it has; one with an outcome of `but` does not count."""
 
         def ended() -> Closing | None:
-            status = self._status(node)
-            if status is None or status is WorkflowExecutionStatus.RUNNING:
+            try:
+                closing = self.call(asyncio.wait_for(self.handle(node).result(), LOOK_S))
+            except (RPCError, TimeoutError):
                 return None
-            closing: Closing = self.call(self.handle(node).result())
             return None if closing.outcome in but else closing
 
         found = wait_until(

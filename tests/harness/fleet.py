@@ -14,6 +14,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.episodes import Episodes
 from tests.harness.policies import TestPool, write_policy
 from tests.harness.processes import Processes, Running, processes
+from tests.harness.starts import Start, start_warm
 from workers.lab.address import LabAddress
 from workflows.model.identity import NodeRef
 
@@ -49,6 +50,8 @@ def fleet_on(
     folder: Path,
     pools: Sequence[TestPool | str],
     changes: Mapping[str, Any] | None = None,
+    *,
+    start_by: Start = start_warm,
 ) -> Iterator[Fleet]:
     """Watch and worker for these pools, all armed; they end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +61,8 @@ def fleet_on(
     cluster.arm(*names)
     episodes = Episodes(lab)
     try:
-        with processes(lab, folder / "logs", {"FLEETMEND_POLICY": str(policy)}) as own:
+        environment = {"FLEETMEND_POLICY": str(policy)}
+        with processes(lab, folder / "logs", environment, start_by=start_by) as own:
             watch = own.watch()
             worker = own.worker()
             yield Fleet(lab, cluster, episodes, own, watch, worker)

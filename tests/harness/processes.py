@@ -9,19 +9,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.harness.starts import Start, Started, start_warm
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAccount, LabAddress
-from workers.lab.controlplane.tether import tether
 
 END_LIMIT_S = 15.0
-CLI = (sys.executable, "-m", "workers.cli")
 QUICK = {
     "FLEETMEND_LOG_LEVEL": "info",
     "FLEETMEND_SWEEP_INTERVAL_S": "3",
@@ -38,7 +37,7 @@ class Running:
     """One started process."""
 
     name: str
-    process: "subprocess.Popen[bytes]"
+    process: Started
     log: Path
 
     @property
@@ -69,7 +68,7 @@ class Running:
                 self.process.wait(END_LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        return self.process.returncode
+        return self.process.wait()
 
     def lines(self) -> list[dict[str, Any]]:
         """Every JSON line it logged."""
@@ -90,7 +89,8 @@ class Running:
     def tail(self, count: int = 30) -> str:
         """The end of its log, for messages."""
         lines = self.log.read_text(errors="replace").splitlines()[-count:]
-        state = "alive" if self.is_alive() else f"exit code {self.process.returncode}"
+        code = self.process.poll()
+        state = "alive" if code is None else f"exit code {code}"
         return f"{self.name} ({state}), {self.log}:\n" + "\n".join(line[:600] for line in lines)
 
     def rss_mib(self) -> float:
@@ -101,11 +101,15 @@ class Running:
 
 @dataclass
 class Processes:
-    """Starts processes on one lab, and ends all of them."""
+    """Starts processes on one lab, and ends all of them.
+
+    `start_by`: `start_cold` where the start itself or the memory is what the test is about.
+    """
 
     lab: LabAddress
     logs: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    start_by: Start = start_warm
     started: list[Running] = field(default_factory=list)
 
     def watch(self, **environment: str) -> Running:
@@ -127,18 +131,8 @@ class Processes:
             **self.environment,
             **(environment or {}),
         }
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [*CLI, command],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                # It loads nothing between fork and exec.
-                preexec_fn=tether(os.getpid()),  # noqa: PLW1509
-            )
-        running = Running(f"{command}-{number}", process, log)
+        log.touch()
+        running = Running(f"{command}-{number}", self.start_by([command], env, log, log), log)
         self.started.append(running)
         return running
 
@@ -173,11 +167,15 @@ def until_working(worker: Running, deadline_s: float = 60.0) -> Running:
 
 @contextmanager
 def processes(
-    lab: LabAddress, logs: Path, environment: Mapping[str, str] | None = None
+    lab: LabAddress,
+    logs: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    start_by: Start = start_warm,
 ) -> Iterator[Processes]:
     """Processes that end with the block, whatever happens in it."""
     logs.mkdir(parents=True, exist_ok=True)
-    own = Processes(lab, logs, dict(environment or {}))
+    own = Processes(lab, logs, dict(environment or {}), start_by)
     try:
         yield own
     finally:
@@ -203,20 +201,18 @@ def fleetmend(
     *arguments: str,
     environment: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
+    start_by: Start = start_warm,
 ) -> CliAnswer:
     """Run one command as a person would, with the operator's kubeconfig of the lab."""
     env = {**os.environ, **_operator(lab), **(environment or {})}
-    command: Sequence[str] = [*CLI, *arguments]
-    done = subprocess.run(
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return CliAnswer(done.returncode, done.stdout, done.stderr)
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        command = start_by(arguments, env, out, err)
+        try:
+            code = command.wait(timeout_s)
+        finally:
+            command.kill()
+        return CliAnswer(code, out.read_text(), err.read_text())
 
 
 def _operator(lab: LabAddress | None) -> Mapping[str, str]:

@@ -1,9 +1,10 @@
 """Finding and building the programs: sources, lock, repair, messages.
 
-A stand-in for the program `go` plays the compiler: a real build takes six minutes, and is what
+A stand-in for the program `go` plays the compiler: a real build takes minutes, and is what
 every fresh machine's first start does anyway.
 """
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -19,9 +20,9 @@ from workers.lab.controlplane.build import BuildProgress, BuildStage, ensure_bui
 from workers.lab.controlplane.errors import BuildFailed, ProgramsUnavailable
 from workers.lab.controlplane.programs import CONTROL_PLANE, find_helm, find_programs
 from workers.lab.controlplane.progress import BuildDisplay, line_of
-from workers.lab.controlplane.recipe import control_plane_recipe, karpenter_recipe
+from workers.lab.controlplane.recipe import lab_recipe
 
-RECIPE = control_plane_recipe()
+RECIPE = lab_recipe()
 KEY = RECIPE.key
 
 FAKE_GO = """\
@@ -166,9 +167,9 @@ def test_two_starts_build_once(
     script = textwrap.dedent(
         """
         from workers.lab.controlplane.build import ensure_built
-        from workers.lab.controlplane.recipe import control_plane_recipe
+        from workers.lab.controlplane.recipe import lab_recipe
         tell = lambda progress: print(progress.stage.value, flush=True)
-        print(ensure_built(control_plane_recipe(), tell))
+        print(ensure_built(lab_recipe(), tell))
         """
     )
     both = [
@@ -236,9 +237,14 @@ def _programs(folder: Path, **versions: str) -> Path:
         known = "etcd Version: 3.6.16" if component is Component.ETCD else "Kubernetes v1.36.3"
         text = versions.get(component.value.replace("-", "_"), known)
         if text:
-            (folder / component.value).write_text(f"#!/bin/sh\necho '{text}'\n")
-            (folder / component.value).chmod(0o755)
+            _script(folder / component.value, text)
     return folder
+
+
+def _script(path: Path, says: str) -> Path:
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
 
 
 def test_kubebuilder_assets_come_first(
@@ -286,8 +292,7 @@ def test_without_other_sources_the_cache_is_used(calls: Path) -> None:
 
 
 def test_the_pinned_module_is_part_of_the_package() -> None:
-    for recipe in (RECIPE, karpenter_recipe()):
-        assert {path.name for path in recipe.module.iterdir()} == {"go.mod", "go.sum"}
+    assert {path.name for path in RECIPE.module.iterdir()} == {"go.mod", "go.sum"}
 
 
 def test_progress_without_a_terminal_is_a_plain_line_now_and_then(
@@ -308,29 +313,73 @@ def test_the_cache_folder_names_the_version_of_kubernetes() -> None:
     assert KEY.startswith(f"{RECIPE.version}-")
 
 
-def test_karpenter_is_built_by_itself_with_its_crds(calls: Path, tmp_path: Path) -> None:
-    programs = find_programs(lambda line: None, _silent)
-    assert _builds(calls) == 1
-    with_karpenter = programs.with_karpenter(_silent)
-    assert _builds(calls) == 2
-    assert with_karpenter[Component.ETCD] == programs[Component.ETCD]
-    program = with_karpenter[Component.KARPENTER]
-    assert program == tmp_path / "cache" / f"bin-{karpenter_recipe().key}" / "karpenter"
-    crds = sorted(path.name for path in with_karpenter.karpenter_crds.iterdir())
+def test_one_build_makes_the_control_plane_karpenter_with_its_crds_and_helm(
+    calls: Path, tmp_path: Path
+) -> None:
+    programs = find_programs(lambda line: None, _silent).with_karpenter(_silent)
+    folder = tmp_path / "cache" / f"bin-{KEY}"
+    assert dict(programs.paths) == {
+        component: folder / component.value for component in (*CONTROL_PLANE, Component.KARPENTER)
+    }
+    crds = sorted(path.name for path in programs.karpenter_crds.iterdir())
     assert crds == ["karpenter.sh_nodepools.yaml", "kwok_classes.yaml"]
-    assert find_helm(_silent) == program.with_name("helm")
-    assert _builds(calls) == 2
+    assert find_helm(_silent) == folder / "helm"
+    assert _builds(calls) == 1
+
+
+def test_make_s_call_builds_all_of_them_once(calls: Path, tmp_path: Path) -> None:
+    assets = _programs(tmp_path / "assets")
+    command = [sys.executable, "-m", "workers.lab.controlplane"]
+    environment = {**os.environ, "KUBEBUILDER_ASSETS": str(assets)}
+    for _ in range(2):
+        subprocess.run(command, check=True, env=environment, timeout=60.0)
+    assert _builds(calls) == 1
+    assert (tmp_path / "cache" / f"bin-{KEY}" / "karpenter").exists()
+
+
+def test_karpenter_and_helm_are_taken_from_the_assets_or_from_path(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assets = _programs(tmp_path / "assets")
+    on_path = tmp_path / "on-path"
+    on_path.mkdir()
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    monkeypatch.setenv("PATH", f"{on_path}:/usr/bin:/bin")
+    karpenter, helm = _script(on_path / "karpenter", ""), _script(on_path / "helm", "v4.2.4")
+    (on_path / "crds").mkdir()
+    programs = find_programs(lambda line: None, _silent)
+    assert programs.with_karpenter(_silent)[Component.KARPENTER] == karpenter
+    assert find_helm(_silent) == helm
+    karpenter, helm = _script(assets / "karpenter", ""), _script(assets / "helm", "v4.0.0+gabcd")
+    (assets / "crds").mkdir()
+    assert programs.with_karpenter(_silent)[Component.KARPENTER] == karpenter
+    assert find_helm(_silent) == helm
+    assert not calls.exists()
+
+
+def test_a_karpenter_without_crds_and_an_older_helm_are_passed_over(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assets = _programs(tmp_path / "assets")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    _script(assets / "karpenter", "")
+    _script(assets / "helm", "v3.19.0+g3d8990f")
+    programs = find_programs(lambda line: None, _silent)
+    assert programs.source == "KUBEBUILDER_ASSETS"
+    built = tmp_path / "cache" / f"bin-{KEY}"
+    assert programs.with_karpenter(_silent)[Component.KARPENTER] == built / "karpenter"
+    assert find_helm(_silent) == built / "helm"
+    assert _builds(calls) == 1
 
 
 def test_a_crd_lost_from_the_cache_is_a_reason_to_build_again(calls: Path) -> None:
-    folder = ensure_built(karpenter_recipe(), _silent)
+    folder = ensure_built(RECIPE, _silent)
     (folder / "crds" / "kwok_classes.yaml").unlink()
-    assert ensure_built(karpenter_recipe(), _silent) == folder
+    assert ensure_built(RECIPE, _silent) == folder
     assert _builds(calls) == 2
 
 
 def test_a_module_without_its_crds_fails_the_build(calls: Path) -> None:
-    recipe = karpenter_recipe()
-    elsewhere = replace(recipe, files={"sigs.k8s.io/karpenter": ("none/*.yaml",)})
+    elsewhere = replace(RECIPE, files={"sigs.k8s.io/karpenter": ("none/*.yaml",)})
     with pytest.raises(BuildFailed, match=r"has no files none/\*\.yaml"):
         ensure_built(elsewhere, _silent)

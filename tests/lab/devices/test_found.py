@@ -27,8 +27,12 @@ for source in sources(root, {**os.environ, "FLEETMEND_SOURCES": names}):
         if hasattr(source, "poll"):
             batches = [source.poll() for _ in range(rounds)][-1:]
         else:
-            stream = source.stream()
-            batches = [next(stream) for _ in range(rounds)]
+            # An item with nothing in it comes 5 s after the one before.
+            batches = []
+            for item in source.stream():
+                batches.append(item)
+                if item or len(batches) == rounds:
+                    break
     except CannotTell as error:
         found.append([source.name, "cannot-tell", "", "", str(error)])
         continue

@@ -11,6 +11,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.harness.processes import CliAnswer, fleetmend
+from tests.harness.starts import start_cold
 from workers.cli.cluster import open_cluster
 from workers.cli.outcome import CommandError, ExitCode
 from workers.lab.address import Component, LabAddress
@@ -37,7 +38,7 @@ def frozen(lab: Lab, component: Component) -> Iterator[None]:
 def start_s(lab: LabAddress) -> float:
     """How long a command takes here when everything answers at once: refused by name."""
     begun = time.monotonic()
-    answer = fleetmend(lab, "pause", "no-such-node")
+    answer = fleetmend(lab, "pause", "no-such-node", start_by=start_cold)
     assert answer.code == ExitCode.REFUSED, answer.err
     return time.monotonic() - begun
 
@@ -54,7 +55,13 @@ def timed(
     lab: LabAddress, *words: str, environment: Mapping[str, str] | None = None
 ) -> tuple[CliAnswer, float]:
     begun = time.monotonic()
-    answer = fleetmend(lab, *words, environment=environment, timeout_s=PATIENCE_S + BUSY_S)
+    answer = fleetmend(
+        lab,
+        *words,
+        environment=environment,
+        timeout_s=PATIENCE_S + BUSY_S,
+        start_by=start_cold,
+    )
     return answer, time.monotonic() - begun
 
 

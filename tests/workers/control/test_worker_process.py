@@ -14,6 +14,7 @@ from temporalio.client import Client
 
 from tests.harness.policies import write_policy
 from tests.harness.processes import WORKING, Processes, processes
+from tests.harness.starts import start_cold
 from tests.harness.waiting import wait_until
 from workers.control.health import STUCK_AFTER_S, WorkerHealth
 from workers.control.settings import read_settings
@@ -108,7 +109,8 @@ def test_a_worker_whose_loop_stands_is_to_be_restarted(monkeypatch: pytest.Monke
     assert "its loop stands" in health.unhealthy()
 
 
-def test_sigterm_ends_it_in_order(started: Processes) -> None:
+def test_it_starts_cold_and_sigterm_ends_it_in_order(started: Processes) -> None:
+    started.start_by = start_cold
     worker = started.worker()
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(20) == 0, worker.tail()

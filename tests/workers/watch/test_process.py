@@ -12,6 +12,7 @@ import pytest
 from activities.kube import paths
 from tests.harness.policies import TestPool, write_policy
 from tests.harness.processes import Running
+from tests.harness.starts import start_cold
 from tests.harness.waiting import wait_until
 from tests.workers.watch.scene import Scene
 from workers.lab.address import NAMESPACE, LabAccount, LabAddress
@@ -71,6 +72,7 @@ def test_cluster_has_no_default_because_it_is_part_of_every_workflow_id() -> Non
 
 
 def test_health_is_served_where_it_is_told_and_sigterm_ends_it(scene: Scene, port: int) -> None:
+    scene.processes.start_by = start_cold
     scene.add("a")
     watch = scene.writing_watch(FLEETMEND_WATCH_LISTEN=f"127.0.0.1:{port}")
     assert _ask(port, "healthz") == (200, "ok\n")

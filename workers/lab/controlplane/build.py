@@ -1,4 +1,4 @@
-"""Building a set of programs from pinned Go modules, as its recipe says.
+"""Building the lab's programs from a pinned Go module, as the recipe says.
 
 Owns the cache folder `bin-KEY` (KEY = versions, recipe, machine type), and the scratch folder
 `build-KEY` with Go's own caches, which is cleared after success and resumed after an interruption.
@@ -244,8 +244,9 @@ def _find_go(recipe: Recipe) -> Path:
     found = shutil.which("go")
     if found is None:
         raise ProgramsUnavailable(
-            f"go is missing: it builds {recipe.what} once; install Go "
-            f"{_dotted(MINIMUM_GO)} or newer from https://go.dev/doc/install{recipe.without_go}"
+            f"go is missing: it builds the lab's programs once; install Go {_dotted(MINIMUM_GO)} "
+            "or newer from https://go.dev/doc/install, or set KUBEBUILDER_ASSETS to a folder with "
+            f"{', '.join(recipe.packages)} and Karpenter's {CRD_FOLDER}/"
         )
     answer = subprocess.run(
         [found, "version"], check=False, capture_output=True, text=True, timeout=30.0
@@ -263,14 +264,14 @@ def _check_disk(recipe: Recipe, folder: Path) -> None:
     free_gib = shutil.disk_usage(folder).free / 2**30
     if free_gib < recipe.disk_need_gib:
         raise ProgramsUnavailable(
-            f"building {recipe.what} needs {recipe.disk_need_gib:.0f} GiB in {folder}, "
+            f"building the lab's programs needs {recipe.disk_need_gib:.0f} GiB in {folder}, "
             f"{free_gib:.1f} GiB are free; set FLEETMEND_CACHE to a folder with more room"
         )
 
 
 def _announcement(recipe: Recipe, *, resumed: bool) -> str:
     if resumed:
-        return f"resuming an interrupted build of {recipe.what}"
+        return "resuming an interrupted build of the lab's programs"
     return (
         f"{recipe.announcement}, up to {recipe.disk_need_gib:.0f} GiB of disk meanwhile, "
         f"{recipe.disk_kept_gib:.1f} GiB kept"

@@ -51,7 +51,7 @@ def lab_values(address: LabAddress) -> dict[str, Any]:
                 "lab.fleetmend.io/agent": "real",
             },
             # Every minute by default: longer than a spectator of the lab waits.
-            "env": {"FLEETMEND_AGENT_LISTEN": "127.0.0.1:0", "FLEETMEND_DCGM_PERIOD_S": "10"},
+            "env": {"FLEETMEND_DCGM_PERIOD_S": "10"},
         },
     }
 

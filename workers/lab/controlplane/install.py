@@ -11,8 +11,9 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from workers.lab.address import NAMESPACE, LabAccount, LabAddress, write_atomically
@@ -24,7 +25,8 @@ from workers.lab.controlplane.manifests import INSTALL_LIMIT_S, POLL_S, await_se
 from workers.lab.controlplane.pki import KeyPair
 from workers.lab.controlplane.programs import find_helm
 from workers.lab.controlplane.progress import build_on_terminal
-from workers.lab.controlplane.settings import REPOSITORY_CHART
+from workers.lab.controlplane.release import pod_values, write_temporal_secret
+from workers.lab.controlplane.settings import REPOSITORY_CHART, ReleaseSettings
 
 # A lab that runs longer gets fresh ones by the next `lab up`.
 TOKEN_LIFE_S: Final = 7 * 24 * 3600
@@ -47,12 +49,17 @@ class Installed(BaseModel):
     until: float  # Unix time at which half of the tokens' life is over
 
 
-def install(address: LabAddress, chart: Path | None = REPOSITORY_CHART) -> None:
+def install(
+    address: LabAddress,
+    chart: Path | None = REPOSITORY_CHART,
+    release: ReleaseSettings | None = None,
+) -> None:
     """Install everything; returns when CRDs are served and admission policies act.
 
     Args:
         address: the lab; its API server is ready.
         chart: folder of the Helm chart; None = only the namespace.
+        release: what of fleetmend runs as pods; None = nothing but agents.
 
     Raises:
         ChartRejected: the chart can't be read or was refused.
@@ -63,7 +70,11 @@ def install(address: LabAddress, chart: Path | None = REPOSITORY_CHART) -> None:
         _ensure_namespace(api)
         _write_admin_kubeconfig(address)
         if chart is not None:
-            install_chart(address, find_helm(build_on_terminal), chart)
+            if address.temporal_address:
+                write_temporal_secret(api, address)
+            write_atomically(address.paths.pod_values, yaml.safe_dump(_pods(address, release)))
+            values = _values(address, release)
+            install_chart(address, find_helm(build_on_terminal), chart, values)
             for crd in api.request("GET", CRDS).get("items", []):
                 await_served(api, {**_CRD, **crd})
             _await_admission(api)
@@ -74,17 +85,21 @@ def install(address: LabAddress, chart: Path | None = REPOSITORY_CHART) -> None:
                 service_account_kubeconfig(address, NAMESPACE, name, address.kubeconfig(account))
     finally:
         api.close()
-    record = Installed(digest=_digest(address, chart), until=time.time() + TOKEN_LIFE_S / 2)
+    record = Installed(
+        digest=_digest(address, chart, release), until=time.time() + TOKEN_LIFE_S / 2
+    )
     write_atomically(address.paths.installed_file, record.model_dump_json())
 
 
-def is_installed(address: LabAddress, chart: Path | None) -> bool:
+def is_installed(
+    address: LabAddress, chart: Path | None, release: ReleaseSettings | None = None
+) -> bool:
     """Whether exactly this chart was installed since the lab's start, with fresh tokens."""
     try:
         record = Installed.model_validate_json(address.paths.installed_file.read_bytes())
     except (OSError, ValidationError):
         return False
-    return record.digest == _digest(address, chart) and time.time() < record.until
+    return record.digest == _digest(address, chart, release) and time.time() < record.until
 
 
 class ServiceAccountMissing(ApiRequestFailed):
@@ -214,8 +229,17 @@ def _await_default_service_account(api: LabApi) -> None:
     )
 
 
-def _digest(address: LabAddress, chart: Path | None) -> str:
-    digest = hashlib.sha256(json.dumps([lab_values(address), str(chart)]).encode())
+def _values(address: LabAddress, release: ReleaseSettings | None) -> dict[str, Any]:
+    return lab_values(address) if release is None else pod_values(address, release)
+
+
+def _pods(address: LabAddress, release: ReleaseSettings | None) -> dict[str, Any]:
+    """The values with which all runs as pods, for whoever calls helm by hand."""
+    return pod_values(address, release or ReleaseSettings())
+
+
+def _digest(address: LabAddress, chart: Path | None, release: ReleaseSettings | None) -> str:
+    digest = hashlib.sha256(json.dumps([_values(address, release), str(chart)]).encode())
     if chart is not None:
         for path in sorted(p for p in chart.rglob("*") if p.is_file()):
             digest.update(str(path.relative_to(chart)).encode() + b"\0" + path.read_bytes() + b"\0")

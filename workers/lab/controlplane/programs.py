@@ -1,10 +1,10 @@
 """Where the lab's programs come from.
 
-Owns the order of sources of the control plane: KUBEBUILDER_ASSETS, then PATH, then this user's
-cache, then a build from the pinned Go modules (`build.py`). A source counts only whole: all
-programs, new enough, the Kubernetes ones of one minor version. A source passed over is announced
-with the reason. Karpenter and helm come from the cache or a build only; Temporal's program comes
-with the Python environment and is only looked up.
+Owns the order of sources: KUBEBUILDER_ASSETS, then PATH, then this user's cache, then a build from
+the pinned Go module (`build.py`). For the control plane a source counts only whole: all programs,
+new enough, the Kubernetes ones of one minor version; one passed over is announced with the reason.
+Karpenter and helm are looked for apart, at the same places: Karpenter with its CRDs beside it, helm
+from version 4. Temporal's program comes with the Python environment and is only looked up.
 """
 
 import os
@@ -20,12 +20,7 @@ from typing import Final
 from workers.lab.address import Component
 from workers.lab.controlplane.build import BuildListener, ensure_built
 from workers.lab.controlplane.errors import ProgramsUnavailable
-from workers.lab.controlplane.recipe import (
-    CRD_FOLDER,
-    HELM,
-    control_plane_recipe,
-    karpenter_recipe,
-)
+from workers.lab.controlplane.recipe import CRD_FOLDER, HELM, lab_recipe
 
 Announce = Callable[[str], None]
 
@@ -33,6 +28,8 @@ Announce = Callable[[str], None]
 # AuthenticationConfiguration (stable in Kubernetes 1.34), sockets and WAL fixes of etcd 3.5.21.
 MINIMUM_KUBERNETES: Final = (1, 34)
 MINIMUM_ETCD: Final = (3, 5, 21)
+# What the chart asks for that helm 3 lacks: server-side apply.
+MINIMUM_HELM: Final = (4, 0, 0)
 VERSION_TIMEOUT_S: Final = 20.0
 
 CONTROL_PLANE: Final = (
@@ -42,7 +39,7 @@ CONTROL_PLANE: Final = (
     Component.SCHEDULER,
 )
 
-_VERSION: Final = re.compile(r"(?:etcd Version: |Kubernetes v)(\d+)\.(\d+)\.(\d+)")
+_VERSION: Final = re.compile(r"(?:etcd Version: |Kubernetes v|^v)(\d+)\.(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -62,21 +59,19 @@ class Programs:
         return self.paths[Component.KARPENTER].parent / CRD_FOLDER
 
     def with_karpenter(self, listener: BuildListener) -> "Programs":
-        """These and Karpenter, which is built if it isn't there.
+        """These and Karpenter; builds the lab's programs if it is nowhere.
 
         Raises:
             ProgramsUnavailable: there is no Go to build it with, or no room.
             BuildFailed: the build ended with an error.
         """
-        folder = ensure_built(karpenter_recipe(), listener)
-        return Programs(
-            self.source,
-            {**self.paths, Component.KARPENTER: folder / Component.KARPENTER.value},
-        )
+        path = _first(Component.KARPENTER, lambda found: (found.parent / CRD_FOLDER).is_dir())
+        path = path or ensure_built(lab_recipe(), listener) / Component.KARPENTER
+        return Programs(self.source, {**self.paths, Component.KARPENTER: path})
 
 
 def find_programs(announce: Announce, listener: BuildListener) -> Programs:
-    """The control plane's programs; builds them (minutes, gigabytes) if they are nowhere.
+    """The control plane's programs; builds the lab's (minutes, gigabytes) if they are nowhere.
 
     Args:
         announce: told one line for each source that was passed over.
@@ -97,18 +92,19 @@ def find_programs(announce: Announce, listener: BuildListener) -> Programs:
         return found
     if any(_on_path(component) for component in CONTROL_PLANE):
         announce(f"programs on PATH are not used: {found}")
-    folder = ensure_built(control_plane_recipe(), listener)
+    folder = ensure_built(lab_recipe(), listener)
     return Programs("cache", {c: folder / c.value for c in CONTROL_PLANE})
 
 
 def find_helm(listener: BuildListener) -> Path:
-    """The program of helm 4, built together with Karpenter if it isn't there.
+    """The program of helm 4; builds the lab's programs if it is nowhere.
 
     Raises:
         ProgramsUnavailable: there is no Go to build it with, or no room.
         BuildFailed: the build ended with an error.
     """
-    return ensure_built(karpenter_recipe(), listener) / HELM
+    path = _first(HELM, lambda found: (_version(found, "version", "--short") or ()) >= MINIMUM_HELM)
+    return path or ensure_built(lab_recipe(), listener) / HELM
 
 
 def find_temporal() -> Path:
@@ -151,20 +147,27 @@ def _whole_set(source: str, locate: Callable[[Component], Path | None]) -> Progr
     return Programs(source, paths)
 
 
-def _in_folder(folder: Path, component: Component) -> Path | None:
-    path = folder.absolute() / component.value
+def _first(name: str, counts: Callable[[Path], bool]) -> Path | None:
+    """A program in KUBEBUILDER_ASSETS or on PATH, the first that counts."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    found = (_in_folder(Path(assets), name) if assets else None, _on_path(name))
+    return next((path for path in found if path is not None and counts(path)), None)
+
+
+def _in_folder(folder: Path, name: str) -> Path | None:
+    path = folder.absolute() / name
     return path if os.access(path, os.X_OK) and path.is_file() else None
 
 
-def _on_path(component: Component) -> Path | None:
-    path = shutil.which(component.value)
+def _on_path(name: str) -> Path | None:
+    path = shutil.which(name)
     return None if path is None else Path(path).absolute()
 
 
-def _version(path: Path) -> tuple[int, ...] | None:
+def _version(path: Path, *asked: str) -> tuple[int, ...] | None:
     try:
         answer = subprocess.run(
-            [path, "--version"],
+            [path, *(asked or ("--version",))],
             check=False,
             capture_output=True,
             text=True,

@@ -23,6 +23,21 @@ class AuditMode(StrEnum):
     BLOCKING = "blocking"  # before the answer: a test may read its own write at once
 
 
+class ReleaseSettings(BaseModel):
+    """fleetmend as pods of a lab."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    replicas: int = Field(1, ge=1, le=5)
+    """Of watch and of worker."""
+
+    policy: Path = REPOSITORY_CHART.parent / "policies" / "demo.yaml"
+    """File with the policy; the built-in one knows no pool of a lab."""
+
+    tag: str = Field("lab", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
+    """Of the image: `lab` = this checkout, another one = the lab's own `images/TAG`."""
+
+
 class LabSettings(BaseModel):
     """Settings of one lab. The defaults serve the demo and most tests.
 
@@ -72,6 +87,10 @@ class LabSettings(BaseModel):
     deploy: Path | None = REPOSITORY_CHART
     """Folder of the Helm chart to install at the start, with the values of `chart.lab_values`; None =
     install nothing but the namespace."""
+
+    release: ReleaseSettings | None = None
+    """What of fleetmend runs as pods; None = its rights alone: watch and worker are started by hand
+    under their accounts."""
 
     @model_validator(mode="after")
     def _repair_needs_karpenter(self) -> Self:

@@ -20,6 +20,7 @@ from workers.lab.address import NAMESPACE, LabAddress, write_atomically
 from workers.lab.controlplane.pki import node_certificate
 from workers.lab.faults.fault import Fault, NeedsFullNode
 from workers.lab.faults.registry import make_fault
+from workers.lab.kubelet.addresses import PodAddresses
 from workers.lab.kubelet.adoption import Adoption
 from workers.lab.kubelet.api import (
     ApiClient,
@@ -31,6 +32,7 @@ from workers.lab.kubelet.api import (
 from workers.lab.kubelet.commands import MAX_NODES, AddNodes
 from workers.lab.kubelet.full_node import FullNode
 from workers.lab.kubelet.host_root import MachineIdentity, make_identity
+from workers.lab.kubelet.images import Releases
 from workers.lab.kubelet.launcher import Cluster
 from workers.lab.kubelet.light_node import Herd, LightNode
 from workers.lab.kubelet.spec import Machine, NodeKind, NodeSpec, NodeView, Receipt
@@ -86,6 +88,8 @@ class Fleet:
             ca_file=ca_file,
             tokens=ApiClient.connect(url, ca_file, connections=TOKEN_CONNECTIONS),
             admin=ApiClient.connect(url, ca_file, identity=admin, connections=ADMIN_CONNECTIONS),
+            releases=Releases(address.paths.images),
+            addresses=PodAddresses.claim(),
         )
         fleet = cls(address, cluster)
         fleet._spawn(fleet._install_stand_in(_stand_in()))
@@ -102,6 +106,7 @@ class Fleet:
         await asyncio.gather(*(node.remove() for node in self._nodes.values()))
         await self._cluster.tokens.close()
         await self._cluster.admin.close()
+        self._cluster.addresses.close()
 
     def views(self) -> list[NodeView]:
         return [node.view() for node in self._nodes.values()]
@@ -129,7 +134,7 @@ class Fleet:
                         *(
                             node.await_agent(request.deadline_s)
                             for node in nodes
-                            if isinstance(node, FullNode)
+                            if isinstance(node, FullNode) and node.spec.has_agent
                         )
                     )
         except TimeoutError as error:
