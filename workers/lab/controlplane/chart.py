@@ -42,7 +42,7 @@ def lab_values(address: LabAddress) -> dict[str, Any]:
         "policy": None,
         "watch": {"replicas": 0},
         "worker": {"replicas": 0},
-        # No node of a lab's own runs it.
+        # Nothing here could run its pod.
         "uninstall": {"handOver": False},
         "agent": {
             "nodeSelector": {
