@@ -21,6 +21,7 @@ SMALL: Final = {
     "podSecurity": {"label": False},
     "karpenter": {"enabled": False},
     "agent": {"enabled": False},
+    "uninstall": {"handOver": False},
 }
 LARGE: Final = {
     "image": {
@@ -262,6 +263,24 @@ def test_another_policy_is_another_checksum_on_the_pods() -> None:
 
     assert checksum({}) != checksum(LARGE)
     assert not [m for m in render(SMALL) if m["metadata"]["name"] == "fleetmend-policy"]
+
+
+def test_what_leaves_stands_only_while_it_leaves() -> None:
+    """Its rights are hooks before the deletion, taken away when it has ended, well or not."""
+    ours = [o for o in render() if o["metadata"]["name"] == "fleetmend-leave"]
+    kinds = "ClusterRole ClusterRoleBinding Job NetworkPolicy Role RoleBinding ServiceAccount"
+    assert " ".join(sorted(o["kind"] for o in ours)) == kinds
+    weights = {}
+    for item in ours:
+        if item["kind"] != "NetworkPolicy":
+            notes = item["metadata"]["annotations"]
+            assert notes["helm.sh/hook"] == "pre-delete"
+            assert "hook-succeeded" in notes["helm.sh/hook-delete-policy"]
+            weights[item["kind"]] = int(notes["helm.sh/hook-weight"])
+    assert all(weight < weights["Job"] for kind, weight in weights.items() if kind != "Job")
+    (container,) = pod("leave")["containers"]
+    assert container["command"] == ["fleetmend", "leave", "--yes"]
+    assert not [o for o in render(SMALL) if o["metadata"]["name"] == "fleetmend-leave"]
 
 
 def test_node_tasks_run_the_image_that_the_pods_run() -> None:

@@ -10,7 +10,10 @@ import pytest
 from tests.deploy.rendered import CHART, NAMESPACE, Object, of_kind, render
 
 TEMPLATES = sorted((CHART / "templates").rglob("*.*"))
-RIGHTS = sorted((CHART / "templates" / "rights").glob("*.yaml"))
+RIGHTS = [
+    *sorted((CHART / "templates" / "rights").glob("*.yaml")),
+    CHART / "templates" / "leave.yaml",
+]
 
 
 def documents(*kinds: str) -> Iterator[Object]:
@@ -100,7 +103,7 @@ def test_the_policies_are_stored_before_everything_else() -> None:
     assert sorted(by_hook, key=str) == sorted(documents(*kinds), key=str)
 
 
-def test_no_hook_but_the_first_list_brings_rights() -> None:
+def test_the_first_hook_brings_no_right() -> None:
     for item in admission_hook()["items"]:
         assert item["kind"].startswith("ValidatingAdmission") or item["kind"] == "Namespace"
 

@@ -186,9 +186,14 @@ def test_an_upgrade_with_an_episode_in_flight_and_one_held_ends_both_on_the_new_
     assert marker.handed_over
 
 
-def test_an_uninstallation_leaves_the_records_and_what_was_handed_over(
+def test_an_uninstallation_leaves_the_records_and_hands_over_what_is_marked(
     own_lab: LabAddress, own_cluster: Cluster, machines: TestNodes
 ) -> None:
+    open_one = machines.add("open", POOL)
+    machines.until_baselines()
+    machines.inject(open_one, "reboot-hangs")
+    machines.inject(open_one, "gpu-lost")
+    wait_until(lambda: own_cluster.marker(open_one), 60, "a third node is in mid episode")
     records = {machine["metadata"]["name"] for machine in own_cluster.machines()}
     handed_over = {node for node in machines.added if own_cluster.marker(node) is not None}
     run_helm(own_lab, helm(), "uninstall", RELEASE)
@@ -207,3 +212,6 @@ def test_an_uninstallation_leaves_the_records_and_what_was_handed_over(
     for node in machines.added:
         marker = own_cluster.marker(node)
         assert (marker is not None and bool(marker.handed_over)) == (node in handed_over)
+    left = own_cluster.marker(open_one)
+    assert left is not None
+    assert "helm uninstall" in left.handed_over

@@ -42,6 +42,8 @@ def lab_values(address: LabAddress) -> dict[str, Any]:
         "policy": None,
         "watch": {"replicas": 0},
         "worker": {"replicas": 0},
+        # Nothing here could run its pod.
+        "uninstall": {"handOver": False},
         "agent": {
             "nodeSelector": {
                 "nvidia.com/gpu.present": None,

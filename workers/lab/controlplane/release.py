@@ -39,6 +39,7 @@ def pod_values(address: LabAddress, release: ReleaseSettings) -> dict[str, Any]:
         "policy": yaml.safe_load(release.policy.read_text()),
         "watch": dict(where),
         "worker": {**where, "env": dict(QUICK)},
+        "uninstall": {"handOver": True},
     }
 
 

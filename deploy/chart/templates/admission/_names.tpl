@@ -32,7 +32,8 @@ spec:
       expression: >-
         {'fleetmend-watch': ['leases/fleetmend-watch'],
         'fleetmend-worker': ['configmaps/fleetmend-guard'],
-        'fleetmend-operator': ['configmaps/fleetmend-arming']}
+        'fleetmend-operator': ['configmaps/fleetmend-arming'],
+        'fleetmend-leave': ['configmaps/fleetmend-arming']}
   validations:
     - expression: >-
         request.namespace == '{{ .Release.Namespace }}' && variables.account in variables.allowed

@@ -1,7 +1,7 @@
 {{- define "fleetmend.admission.node-marks" -}}
-# What watch and the worker may change on a Node: the quarantine's marks, and nothing else.
+# What watch, the worker and `fleetmend leave` at the end may change on a Node: the quarantine's marks, and nothing else.
 #
-# RBAC's `patch nodes` opens labels, taints, finalizers and every annotation. These two need the cordon, our marker, and
+# RBAC's `patch nodes` opens labels, taints, finalizers and every annotation. They need the cordon, our marker, and
 # Karpenter's two vetoes. Control-plane nodes are never touched, whatever the policy file says.
 #
 # The worker alone may take one taint off: the startup taint of a new node that was found well. Nobody here puts a taint on,
@@ -25,10 +25,11 @@ spec:
         operations: [CREATE, UPDATE, DELETE, CONNECT]
         resources: [nodes, nodes/*]
   matchConditions:
-    - name: caller-is-watch-or-the-worker
+    - name: caller-is-watch-the-worker-or-leave
       expression: >-
         request.userInfo.username in ['system:serviceaccount:{{ .Release.Namespace }}:fleetmend-watch',
-        'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker']
+        'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker',
+        'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-leave']
   variables:
     - name: updates
       expression: request.operation == 'UPDATE'
