@@ -271,11 +271,18 @@ async def read_policy_again(run: Runtime, episode: Episode) -> None:
 
 
 async def examine_again(run: Runtime, episode: Episode) -> None:
-    """A person has mended a refused newcomer: our mark goes, and the taint keeps work off."""
-    await release_all(run, episode)
-    run.inbox.expectation = None
-    await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
-    episode.marker, episode.match = None, None
+    """A person has mended a refused newcomer.
+
+    Our mark goes, as the taint keeps work off; without a taint it stays, and the order stands anew.
+    """
+    episode.match = None
+    if episode.is_newcomer:
+        await release_all(run, episode)
+        run.inbox.expectation = None
+        await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
+        episode.marker = None
+    else:
+        episode.order, episode.fault = episode.opening.validation, Fault.OPERATOR
     episode.is_refused = episode.is_learned = episode.drained = episode.recover = False
     episode.is_approved = False
     await publish(run, episode, "to be examined again", "examine")

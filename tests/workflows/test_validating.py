@@ -338,9 +338,17 @@ def test_a_new_node_of_which_it_cannot_be_told_is_held() -> None:
     assert run.runtime.steps[-1][0] == "record_phase"
 
 
-def test_a_new_node_that_was_mended_is_given_back_to_be_examined_again() -> None:
+def test_a_new_node_that_was_mended_is_examined_again_and_only_then_given_back() -> None:
     world = untainted(gpus=GPUS[:7], lost_new=9)
     run = ordered(world, NEW)
-    run.say(timedelta(hours=5), lambda inbox, now: inbox.take_command(Command.RESUME, word(), now))
-    assert run.finish().outcome == "dismissed"
-    assert (world.marker, world.deletions, world.recorded) == (None, 0, 0)
+
+    def mend(inbox: Inbox, now: datetime) -> None:
+        assert world.marker is not None
+        world.gpus = GPUS
+        world.touch()
+        inbox.take_command(Command.RESUME, word(), now)
+
+    run.say(timedelta(hours=5), mend)
+    assert run.finish().outcome == "returned"
+    assert (world.marker, world.deletions, world.recorded) == (None, 0, 1)
+    assert run.steps.index("record_baseline") < run.steps.index("give_back")

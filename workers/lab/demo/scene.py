@@ -23,7 +23,7 @@ from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.release import DEPLOYMENTS
 from workers.lab.controlplane.settings import LabSettings, ReleaseSettings
 from workers.lab.demo.cast import BOOT_TIME_S, ELASTIC, GPUS, JOBS, POD_GPUS, Job, own_cast
-from workers.lab.karpenter.node_pools import PoolShape, node_pool
+from workers.lab.karpenter.node_pools import UNVALIDATED, PoolShape, node_pool
 from workers.lab.kubelet.client import FleetClient
 from workers.lab.kubelet.pod_logs import find_pod_logs
 from workers.lab.kubelet.spec import GPU_RESOURCE, POOL_LABEL, NodeSpec
@@ -143,7 +143,7 @@ def _add_nodes(scene: Scene) -> None:
 def _deploy_training(scene: Scene) -> None:
     """The work, and the pool in which Karpenter buys a machine for it; what comes is validated."""
     api = scene.api
-    pool = PoolShape(ELASTIC, agent="real")
+    pool = PoolShape(ELASTIC, agent="real", startup_taints=(UNVALIDATED,))
     try:
         api.apply(node_pool(pool))
         for name, job in JOBS.items():
