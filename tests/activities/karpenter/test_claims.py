@@ -102,8 +102,12 @@ def test_a_node_owned_by_a_former_claim_of_that_name_is_a_mismatch(
     desk: Desk, claims: Claims, karpenter_node: AddNode, cluster: Cluster
 ) -> None:
     owner = karpenter_node()
-    former = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "c", "uid": "former"}
-    cluster.patch_node(owner.node.name, {"metadata": {"ownerReferences": [former]}})
+    other = claims.add(
+        f"former-{owner.node.name}"
+    )  # exists, or the garbage collector takes the Node
+    former = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": other.name}
+    refs = [{**former, "uid": other.uid}]
+    cluster.patch_node(owner.node.name, {"metadata": {"ownerReferences": refs}})
     claims.add_for(owner)
     found = desk.do(RESOLVE_CLAIM, owner)
     assert (found.standing, found.claim) == (Standing.MISMATCH, None)
