@@ -33,6 +33,7 @@ TYPE_OF_REFUSAL: Final[Mapping[Refusal, str]] = MappingProxyType(
         Refusal.NODE_GONE: errors.NODE_GONE,
         Refusal.NOT_OWNER: errors.NOT_OWNER,
         Refusal.OVERRULED: errors.OVERRULED,
+        Refusal.OTHER_HEALER: errors.OTHER_HEALER,
         Refusal.OUT_OF_SCOPE: errors.NOT_PERMITTED,
         Refusal.OBSERVING: errors.NOT_PERMITTED,
         Refusal.PAUSED_NODE: errors.NOT_PERMITTED,

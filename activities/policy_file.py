@@ -18,6 +18,7 @@ import structlog
 from activities.kube import paths
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
+from activities.kube.own_namespace import OWN_NAMESPACE
 from activities.policy_reader import (
     IN_CONFIG_MAP,
     POLICY_CONFIG_MAP,
@@ -29,7 +30,7 @@ from activities.policy_reader import (
 from workflows.model.policy import Policy
 from workflows.model.remediation.permit import FRESH_S
 
-NAMESPACE: Final = "fleetmend"
+NAMESPACE: Final = OWN_NAMESPACE
 
 _log = structlog.get_logger(__name__)
 

@@ -26,8 +26,10 @@ from activities.kube.marks_survey import MarksSurvey
 from activities.kube.node_marks import MarkActivities
 from activities.kube.quarantine import QuarantineActivity
 from activities.kube.readings import ReadingActivities
+from activities.machines.losses import Losses
 from activities.machines.records import RecordActivities
 from activities.machines.store import MachineStore
+from activities.machines.takings import Takings
 from activities.node_tasks.runner import NodeTaskActivities
 from activities.permit import Authority
 from activities.policy_file import PolicySource
@@ -59,7 +61,7 @@ def build_activities(deps: Dependencies) -> list[Callable[..., Any]]:
     store = MachineStore(deps.kube)
     return [
         *_cluster_activities(deps, authority, store),
-        *_karpenter_activities(deps, authority),
+        *_karpenter_activities(deps, authority, store),
         *_record_activities(deps, authority, store),
         *_guard_activities(deps, authority, store),
     ]
@@ -89,10 +91,12 @@ def _cluster_activities(
     ]
 
 
-def _karpenter_activities(deps: Dependencies, authority: Authority) -> list[Callable[..., Any]]:
-    claims = ClaimActivities(deps.kube, authority)
+def _karpenter_activities(
+    deps: Dependencies, authority: Authority, store: MachineStore
+) -> list[Callable[..., Any]]:
+    claims = ClaimActivities(deps.kube, authority, Losses(store, deps.policies).of_new)
     removal = RemovalActivities(deps.kube)
-    succession = SuccessionActivities(deps.kube)
+    succession = SuccessionActivities(deps.kube, Takings(deps.kube, store))
     return [
         _sync(karpenter.RESOLVE_CLAIM, claims.resolve_claim),
         _sync(karpenter.DELETE_CLAIM, claims.delete_claim),

@@ -34,17 +34,23 @@ from workflows.contracts.messages import HeldMarks, Opening
 from workflows.model.identity import NodeRef, guard_workflow_id, machine_id, workflow_id
 from workflows.model.node import BadObject, NodeView, PodView, parse_instant, parse_node
 from workflows.model.policy import Policy
-from workflows.model.remediation.admission import is_newcomer
+from workflows.model.remediation.admission import is_due, is_newcomer, is_registered, waits_for
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
-from workflows.model.remediation.marks import Marker, is_marked
+from workflows.model.remediation.marks import is_marked
 from workflows.model.remediation.permit import Claim, Effect, decide_permit
 from workflows.model.remediation.protection import decide_protection
 
 REMEDIATION_WORKFLOW: Final = "RemediateNode"
 RECONCILE_SIGNAL: Final = "reconcile"
 YOUNG: Final = timedelta(seconds=30)
-"""A marker younger than this may have its workflow on the way: watch writes first, then signals."""
+"""A marker, or a new node, younger than this may have its workflow on the way: watch writes first,
+then signals."""
+ADMISSION: Final = "new and not admitted"
+"""What a new node wants an owner for."""
+LEFT_FOR_ADMISSION: Final = timedelta(hours=1)
+"""Where policy has new nodes without the startup taint examined: so long is a baseline left to
+that. One that was busy all the time is then counted like any other."""
 LONG_GONE: Final = timedelta(minutes=15)
 """After this a Node that is missing will not come back under the same UID."""
 MAX_UNBASELINED: Final = 50
@@ -78,7 +84,8 @@ class SweepActivity:
     async def sweep_cluster(self, request: SweepRequest) -> Swept:
         """Implements `sweep_cluster`.
 
-        Nodes with our marker and no open workflow get one that only diagnoses and gates. Records
+        Nodes with our marker and no open workflow get one that only diagnoses and gates, and new
+        ones that wait for their admission one that admits them (both in `adopted`). Records
         of machines whose Node is long gone lose it, and node-task pods that were left behind are
         deleted (both in `cleaned`). The guard is told what is noted. Healthy armed nodes without
         baseline are named, at most `MAX_UNBASELINED`. Idempotent: workflows are found by id, and
@@ -113,24 +120,23 @@ class SweepActivity:
         for count, node in enumerate(seen.nodes):
             if count % HEARTBEAT_EACH == 0:
                 activity.heartbeat(f"{count} of {len(seen.nodes)} nodes")
-            marker = readable_marker(node)
-            if marker is None or seen.at - marker.since < YOUNG:
+            wants = _wants_owner(node, seen)
+            if not wants:
                 continue
             ref = NodeRef(node.name, node.uid)
             is_open = await self._is_open(workflow_id(self._place.cluster, ref))
-            if not is_open and await asyncio.to_thread(self._still_bears, ref, marker):
-                await self._start(seen, ref, marker, node)
+            if not is_open and await asyncio.to_thread(self._still_wants, ref, wants, seen):
+                await self._start(seen, node, wants)
                 adopted.append(node.name)
         return tuple(adopted)
 
-    def _still_bears(self, ref: NodeRef, marker: Marker) -> bool:
-        """True if the marker is there now: an episode that closed since the list took it off."""
+    def _still_wants(self, ref: NodeRef, wants: str, seen: _Seen) -> bool:
+        """True if it does now: an episode that closed since the list took mark or taint off."""
         try:
             found = parse_node(self._sources.kube.get(paths.node(ref.name)))
         except (NotFound, BadObject):
             return False
-        now = readable_marker(found)
-        return found.uid == ref.uid and now is not None and now.episode == marker.episode
+        return found.uid == ref.uid and _wants_owner(found, seen) == wants
 
     async def _is_open(self, name: str) -> bool:
         """True if a workflow of this id runs. Asked by id: list queries lag behind."""
@@ -145,7 +151,8 @@ class SweepActivity:
             raise errors.try_again(f"looking for workflow {name}: no answer") from error
         return found.status is WorkflowExecutionStatus.RUNNING
 
-    async def _start(self, seen: _Seen, ref: NodeRef, marker: Marker, node: NodeView) -> None:
+    async def _start(self, seen: _Seen, node: NodeView, wants: str) -> None:
+        ref = NodeRef(node.name, node.uid)
         pool = seen.policy.pool_of(node.labels)
         opening = Opening(
             node=ref,
@@ -153,16 +160,16 @@ class SweepActivity:
             episode=secrets.token_hex(8),
             pool=pool.name if pool else "",
             opened_by="sweep",
-            recover=True,
+            recover=wants != ADMISSION,
         )
-        _log.warning("orphan_adopted", node=ref.name, uid=ref.uid, episode=marker.episode)
+        _log.warning("orphan_adopted", node=ref.name, uid=ref.uid, wants=wants)
         start = self._temporal.start_workflow(
             REMEDIATION_WORKFLOW,
             opening,
             id=workflow_id(self._place.cluster, ref),
             task_queue=self._place.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            static_summary=f"{ref.name}: marked by episode {marker.episode}, without a workflow",
+            static_summary=f"{ref.name}: {wants}, without a workflow",
         )
         try:
             await asyncio.wait_for(start, CALL_S)
@@ -204,6 +211,15 @@ class SweepActivity:
         return tuple(cleaned)
 
 
+def _wants_owner(node: NodeView, seen: _Seen) -> str:
+    """Why the node must have an open workflow, in words; "" = it needs none, or one is on its way."""
+    marker = readable_marker(node)
+    if marker is not None:
+        return f"marked by episode {marker.episode}" if seen.at - marker.since >= YOUNG else ""
+    is_new = is_due(node, waits_for(node, seen.policy, seen.arming) if is_newcomer(node) else "")
+    return ADMISSION if is_new and seen.at - node.created >= YOUNG else ""
+
+
 def _is_long_gone(body: JsonObject, alive: AbstractSet[str], now: datetime) -> bool:
     node = (body.get("spec") or {}).get("node")
     if not isinstance(node, dict) or str(node.get("uid")) in alive:
@@ -226,6 +242,8 @@ def _unbaselined(seen: _Seen) -> tuple[Unbaselined, ...]:
         pool = seen.policy.pool_of(node.labels)
         if machine in recorded or pool is None or pool.expected_gpus is None:
             continue
+        if pool.admission.untainted and seen.at - node.created < LEFT_FOR_ADMISSION:
+            continue
         if node.gpus.get(GPU_RESOURCE, 0) == pool.expected_gpus and _is_healthy(node, seen):
             found.append(Unbaselined(NodeRef(node.name, node.uid), machine, pool.name))
     return tuple(found[:MAX_UNBASELINED])
@@ -233,7 +251,9 @@ def _unbaselined(seen: _Seen) -> tuple[Unbaselined, ...]:
 
 def _is_healthy(node: NodeView, seen: _Seen) -> bool:
     """In service, permitted to be touched, and nothing against it."""
-    if is_marked(node) or is_newcomer(node) or node.unschedulable or node.deleting:
+    if is_marked(node) or is_newcomer(node) or not is_registered(node):
+        return False
+    if node.unschedulable or node.deleting:
         return False
     owner = Owner(NodeRef(node.name, node.uid), "")
     claim = Claim(owner.episode, owner.node.uid)

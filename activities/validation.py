@@ -7,8 +7,8 @@ good as the first.
 """
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -131,7 +131,7 @@ class ValidationActivities:
             node,
             worker=gpu_user_among(list_pods_on(sources.kube, node.name)),
             claimant=claimant_of(node, waiting_pods(sources.kube)),
-            has_baseline=memory.baseline is not None,
+            has_baseline=memory.baseline is not None or _may_be_new(node, policy),
             protecting=protected_pods(sources.kube, policy, node.name),
         )
         against = why_not(sight, policy, sources.authority.arming(), datetime.now(UTC))
@@ -172,22 +172,42 @@ def _node_name(item: JsonObject, pod: PodView) -> str:
 
 def _pick_in(pool: Pool, order: FleetOrder, seen: _Seen, left: list[LeftAlone]) -> list[Picked]:
     """Those of one pool; by hand, what is left alone is added to `left` with the reason."""
-    if order.pool not in ("", pool.name) or not (pool.validation.enabled or order.is_by_hand):
+    is_wanted = pool.validation.enabled or order.is_by_hand
+    if order.pool not in ("", pool.name) or not (is_wanted or pool.admission.untainted):
         return []
     level = order.level or pool.validation.level
-    idle, under_way = [], 0
+    idle, new, under_way = [], [], 0
     for node in seen.nodes:
         if seen.policy.pool_of(node.labels) != pool or order.node not in ("", node.name):
             continue
-        why = why_not(seen.sight(node), seen.policy, seen.arming, seen.at)
-        if not why:
+        sight = seen.sight(node)
+        is_new = pool.admission.untainted and not sight.has_baseline
+        sight = replace(sight, has_baseline=sight.has_baseline or is_new)
+        why = why_not(sight, seen.policy, seen.arming, seen.at)
+        if not why and is_new:
+            new.append(NodeRef(node.name, node.uid))
+        elif not why:
             ref = NodeRef(node.name, node.uid)
             idle.append(IdleNode(ref, validated_at(seen.status(node), level)))
         elif order.is_by_hand:
             left.append(LeftAlone(node.name, why))
         under_way += _is_under_validation(node)
-    chosen = in_order(idle) if order.is_by_hand else pick(idle, pool.validation, under_way, seen.at)
-    return [Picked(one.node, pool.name, secrets.token_hex(8), level) for one in chosen]
+    chosen: Sequence[IdleNode] = ()
+    if order.is_by_hand:
+        chosen = in_order(idle)
+    elif pool.validation.enabled:
+        chosen = pick(idle, pool.validation, under_way, seen.at)
+    first = order.level or pool.admission.level
+    return [
+        *(Picked(ref, pool.name, secrets.token_hex(8), first, is_new=True) for ref in new),
+        *(Picked(one.node, pool.name, secrets.token_hex(8), level) for one in chosen),
+    ]
+
+
+def _may_be_new(node: NodeView, policy: Policy) -> bool:
+    """True if policy wants a machine of this pool examined though it has no baseline."""
+    pool = policy.pool_of(node.labels)
+    return pool is not None and pool.admission.untainted
 
 
 def _is_under_validation(node: NodeView) -> bool:

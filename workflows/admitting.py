@@ -27,7 +27,12 @@ from workflows.inbox import Inbox
 from workflows.model.detection.fault import UNKNOWN_KIND, Fault
 from workflows.model.detection.rules import match_rules
 from workflows.model.node_task import Health, TaskKind
-from workflows.model.remediation.admission import STARTUP_TAINT, is_newcomer, judge_offer
+from workflows.model.remediation.admission import (
+    STARTUP_TAINT,
+    is_newcomer,
+    is_registered,
+    judge_offer,
+)
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.gate import Judgement, Verdict, judge_conditions
 from workflows.model.remediation.phase import Outcome, Phase
@@ -47,8 +52,8 @@ FIRST_ASK = timedelta(seconds=5)
 
 async def admit(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
     """From the first look to the end of the taint; None = look again (as an episode, mostly)."""
-    begun, looks, told = run.now(), 0, ""
-    episode.validation = None
+    begun, looks, told, failed = run.now(), 0, "", 0
+    episode.validation, run.inbox.newcomer = None, False
     limit = timedelta(seconds=rule_of(episode).timeout_s)
     while is_newcomer(reading.node) and reading.marker is None:
         forget_what_passed(run, episode, reading)
@@ -66,6 +71,11 @@ async def admit(run: Runtime, episode: Episode, reading: Reading) -> Outcome | N
             return None  # reported while it was examined: heard at the next look
         if judged.verdict is Verdict.PASSED:
             return await let_in(run, episode, reading)
+        if judged.verdict is Verdict.FAILED and is_asked_again(episode, failed):
+            failed += 1
+            run.inbox.tell(run.now(), f"asked again: {'; '.join(judged.reasons[:4])}")
+            reading = await look(run, episode)
+            continue
         if judged.verdict is Verdict.FAILED:
             await refuse(run, episode, reading, judged)
             return None
@@ -115,6 +125,8 @@ async def take_turn(run: Runtime, episode: Episode) -> None:
 def judge_lasting(run: Runtime, episode: Episode, reading: Reading) -> Judgement:
     """The conditions; what is bad counts once it has lasted as long as its rule wants."""
     now = run.now()
+    if not is_registered(reading.node):
+        return Judgement(Verdict.UNKNOWN, ("Karpenter has not registered it yet",))
     judged = judge_conditions(reading.node, episode.policy, now)
     if judged.verdict is Verdict.FAILED and not any(
         match.immediate or now - match.since >= timedelta(seconds=match.debounce_s)
@@ -152,6 +164,11 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
     return judged
 
 
+def is_asked_again(episode: Episode, failed: int) -> bool:
+    """True once, if only DCGM says that something is wrong, in words that name no hardware."""
+    return failed == 0 and bool(episode.failures) and not hardware_in(episode.failures)
+
+
 async def doubt_policy(run: Runtime, episode: Episode, counted: int, expected: int) -> str:
     """Why the policy is wrong and not the machine; "" = nothing says so.
 
@@ -171,6 +188,7 @@ async def doubt_policy(run: Runtime, episode: Episode, counted: int, expected: i
 
 async def let_in(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
     """The taint goes before anything is told: work may wait for it."""
+    run.inbox.newcomer = False  # from here on a report of it says that the taint has come back
     done = await run.step(ADMIT_NODE, AdmitRequest(episode.owner, reading.node.boot_id))
     if done.refused:
         await release(run, episode, Budget.ADMISSION)
@@ -187,10 +205,19 @@ async def let_in(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
 
 
 async def refuse(run: Runtime, episode: Episode, reading: Reading, judged: Judgement) -> None:
-    """From here on an episode: taken out of service, its ladder starting at replace.
+    """From here on an episode: taken out of service, its ladder starting at replace."""
+    condemn(run, episode, reading, judged)
+    await release(run, episode, Budget.ADMISSION)
+    why = f"not admitted: {'; '.join(judged.reasons[:4])}"
+    run.inbox.tell(run.now(), why)
+    await publish(run, episode, f"{episode.fault}: {why}", "quarantine")
 
-    Fewer GPUs than the pool's are lost ones; what DCGM found is its own class; the rest, and what
-    nobody can tell, is of the unknown kind, which is held and never replaced.
+
+def condemn(run: Runtime, episode: Episode, reading: Reading, judged: Judgement) -> None:
+    """What a new node that has failed is said to have.
+
+    Fewer GPUs than the pool's are lost ones; what DCGM's words name is that class, and a diagnosis
+    that has failed twice without such words a class of its own.
     """
     matches = match_rules(reading.node, episode.policy, run.now())
     hardware = hardware_in(episode.failures)
@@ -199,15 +226,11 @@ async def refuse(run: Runtime, episode: Episode, reading: Reading, judged: Judge
     elif hardware:
         episode.learn(Fault(hardware[0].fault), RULE)
     else:
-        is_diagnosed = episode.validation is not None
-        episode.learn(Fault.DIAGNOSTIC_UNKNOWN if is_diagnosed else Fault.GPU_LOST, RULE)
+        is_diagnosed = episode.validation is not None and episode.validation.level > 0
+        episode.learn(Fault.DIAGNOSTIC_FAILED if is_diagnosed else Fault.GPU_LOST, RULE)
     run.inbox.fault = episode.fault
     episode.is_refused = True
     episode.note_gate(run.now(), judged)
-    await release(run, episode, Budget.ADMISSION)
-    why = f"not admitted: {'; '.join(judged.reasons[:4])}"
-    run.inbox.tell(run.now(), why)
-    await publish(run, episode, f"{episode.fault}: {why}", "quarantine")
 
 
 async def ask_people(run: Runtime, episode: Episode, reading: Reading, why: str) -> None:
@@ -248,12 +271,20 @@ async def read_policy_again(run: Runtime, episode: Episode) -> None:
 
 
 async def examine_again(run: Runtime, episode: Episode) -> None:
-    """A person has mended a refused newcomer: our mark goes, and the taint keeps work off."""
-    await release_all(run, episode)
-    run.inbox.expectation = None
-    await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
-    episode.marker, episode.match = None, None
+    """A person has mended a refused newcomer.
+
+    Our mark goes, as the taint keeps work off; without a taint it stays, and the order stands anew.
+    """
+    episode.match = None
+    if episode.is_newcomer:
+        await release_all(run, episode)
+        run.inbox.expectation = None
+        await run.step(GIVE_BACK, GiveBackRequest(episode.owner))
+        episode.marker = None
+    else:
+        episode.order, episode.fault = episode.opening.validation, Fault.OPERATOR
     episode.is_refused = episode.is_learned = episode.drained = episode.recover = False
+    episode.is_approved = False
     await publish(run, episode, "to be examined again", "examine")
 
 

@@ -61,7 +61,8 @@ class Episode:
     fault is; the marker says another. `doubted_level` is the level of a validation that was not
     passed: the gate asks for no less. `is_stale` = what people were told last does not hold any
     more: a person retires the node, or its fault has become a worse one. `is_newcomer` = the node
-    carries the startup taint, `is_refused` = and its admission has failed.
+    carries the startup taint, `is_refused` = it is new and its admission has failed. `is_approved` = a person
+    has approved the next rung.
     """
 
     opening: Opening
@@ -101,6 +102,7 @@ class Episode:
     doubted_level: int = 0
     is_newcomer: bool = False
     is_refused: bool = False
+    is_approved: bool = False
     questions: int = 0
     phases: list[tuple[str, datetime]] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
@@ -125,7 +127,7 @@ class Episode:
     def ladder(self) -> list[Rung]:
         """The rungs of the fault's ladder that mean something on this node."""
         ladder = self.treatment.ladder
-        if self.is_newcomer:
+        if self.is_newcomer or self.is_refused:
             ladder = from_replace(ladder)
         return rungs_for(ladder, self.pool_policy, is_on_karpenter=self.on_karpenter)
 

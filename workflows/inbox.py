@@ -39,7 +39,10 @@ class Expectation:
 
 @dataclass
 class Inbox:
-    """All messages of one run. `heeding` = interruptions count (off while closing)."""
+    """All messages of one run. `heeding` = interruptions count (off while closing).
+
+    `newcomer` = the node was reported as new, and has not been looked at since.
+    """
 
     episodes: list[str]
     node_uid: str
@@ -52,6 +55,7 @@ class Inbox:
     told_at: dict[str, datetime] = field(default_factory=dict)
     fresh: list[RuleMatch] = field(default_factory=list)
     facts: NodeFacts | None = None
+    newcomer: bool = False
     news: int = 0
     wants: int = 0
     wanted: dict[Budget, int] = field(default_factory=dict)
@@ -83,6 +87,7 @@ class Inbox:
         if report.marked_at and f"marked/{report.episode}" not in self._seen:
             self.expect(report.episode, report.marked_at)
         self.report = report
+        self.newcomer |= report.newcomer
         if report.facts is not None:
             self.take_facts(report.facts)
         for match in report.matches:

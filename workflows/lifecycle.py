@@ -33,6 +33,7 @@ from workflows.model.remediation.ladder import next_rung
 from workflows.model.remediation.marks import Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.people import (
+    has_more,
     heed,
     hold,
     is_undone,
@@ -105,7 +106,7 @@ async def remediate(run: Runtime, opening: Opening) -> Closing:
         if outcome is None:
             continue
         closing = await close(run, episode, outcome)
-        if outcome not in REOPENED or not run.inbox.has_unheard():
+        if outcome not in REOPENED or not await has_more(run, episode):
             return closing  # no await since the look into the inbox: nothing can be lost
         reopen(run, episode)
     episode.detail = f"went round {MAX_LAPS} times; look at the story, then retire or resume"
@@ -119,7 +120,9 @@ async def live(run: Runtime, episode: Episode) -> Outcome | None:
     hear(run, episode)
     reading = await look(run, episode)
     undone = is_undone(episode, reading)
-    if episode.order is not None and not episode.retiring:
+    # A cordon without our mark has no owner: people are told, whatever the order was.
+    is_left = undone and reading.marker is None and reading.node.unschedulable
+    if episode.order is not None and not episode.retiring and not is_left:
         return await validate(run, episode, episode.order, is_undone=undone)
     if undone:
         return await stand_aside(run, episode)
@@ -278,12 +281,13 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
             verdict = await repair(run, episode, rung)
             continue
         command = await hold(run, episode, why_held(verdict), rung)
-        if command is Command.RESUME and episode.is_newcomer:
+        if command is Command.RESUME and (episode.is_newcomer or episode.is_refused):
             await examine_again(run, episode)
             return None
         if command is Command.RESUME:
             verdict = await gate(run, episode)
         elif rung is not None:
+            episode.is_approved = True
             verdict = await repair(run, episode, rung)
 
 

@@ -7,19 +7,21 @@ after an overruling, and go on under a new id. Called by the runbook; nothing he
 from dataclasses import replace
 
 from workflows.asking import is_answered, question
-from workflows.contracts.kube import GIVE_BACK, GiveBackRequest, Reading
+from workflows.contracts.kube import GIVE_BACK, READ_NODE, GiveBackRequest, Reading
 from workflows.contracts.messages import Command
 from workflows.episode import Episode
 from workflows.inbox import Inbox, Interruption
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
 from workflows.model.policy import Rung
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.gate import Judgement, Verdict
+from workflows.model.remediation.marks import is_marked
 from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.places import free_slot, release_all
 from workflows.proving import hear
-from workflows.runtime import Interrupted, Runtime
+from workflows.runtime import Interrupted, NodeGone, Runtime, StepFailed
 from workflows.telling import publish, publish_record
 
 MAX_REASON = 200
@@ -195,6 +197,24 @@ def reopen(run: Runtime, episode: Episode) -> None:
     inbox.fault = Fault.OPERATOR
     if episode.phase is Phase.CLOSED:
         episode.phase = Phase.SUSPECT
+
+
+async def has_more(run: Runtime, episode: Episode) -> bool:
+    """True if something came while the run was closing: then it lives on.
+
+    A new node that was reported is looked at first: its taint may have come back after it was let
+    in, or the report may be older than that. No await follows the last look into the inbox.
+    """
+    inbox = run.inbox
+    while inbox.newcomer and not inbox.has_unheard():
+        inbox.newcomer = False
+        try:
+            node = (await run.step(READ_NODE, episode.owner)).node
+        except (NodeGone, StepFailed):
+            break  # gone, or it cannot be told: the sweep looks for new nodes without a run
+        if is_newcomer(node) and not is_marked(node):
+            return True
+    return inbox.has_unheard()
 
 
 def renew(run: Runtime, episode: Episode) -> None:

@@ -91,6 +91,9 @@ async def replace_machine(run: Runtime, episode: Episode) -> Judgement | Outcome
     ending = refusal_by_capacity(pool, run.now())
     if ending and not episode.retiring:
         return Judgement(Verdict.UNKNOWN, (f"not replaced, nothing would come: {ending}",))
+    storm = refusal_by_losses(episode, found.lost_new)
+    if storm:
+        return Judgement(Verdict.UNKNOWN, (f"not replaced: {storm}",))
     done = await run.step(DELETE_CLAIM, DeleteClaimRequest(episode.owner, found.claim))
     if done.yielded_to:
         raise OtherHealer(done.yielded_to)
@@ -99,6 +102,20 @@ async def replace_machine(run: Runtime, episode: Episode) -> Judgement | Outcome
     episode.tried.append(Rung.REPLACE)
     episode.actions.append("replace")
     return await see_through(run, episode)
+
+
+def refusal_by_losses(episode: Episode, lost_new: int) -> str:
+    """Why one more newcomer is not given away; "" = it may be, or a person has said so."""
+    pool = episode.pool_policy
+    if pool is None or not episode.is_refused or episode.retiring or episode.is_approved:
+        return ""
+    most = pool.admission.max_replaced
+    if lost_new < most:
+        return ""
+    return (
+        f"{lost_new} new machines of pool {pool.name} were given away within a day before any was "
+        f"admitted (admission.max_replaced {most}): look for what they have in common"
+    )
 
 
 async def hand_over(run: Runtime, episode: Episode, to: str, why: str) -> Outcome:

@@ -87,7 +87,7 @@ class Runtime(Protocol):
 
         Raises:
             Interrupted: stopped; the world is to be read again.
-            NodeGone, NotOwner, Overruled, StepFailed: see there.
+            NodeGone, NotOwner, Overruled, OtherHealer, StepFailed: see there.
         """
 
     async def wait(self, until: Until, within: timedelta | None) -> bool:
@@ -124,6 +124,7 @@ _EXCEPTIONS: Mapping[str, type[Exception]] = {
     errors.NODE_GONE: NodeGone,
     errors.NOT_OWNER: NotOwner,
     errors.OVERRULED: Overruled,
+    errors.OTHER_HEALER: OtherHealer,
     errors.BAD_REQUEST: StepFailed,
 }
 

@@ -72,7 +72,7 @@ class ValidateFleet:
             episode=picked.episode,
             pool=picked.pool,
             opened_by=by,
-            validation=ValidationOrder(picked.level, wait_s, latest),
+            validation=ValidationOrder(picked.level, wait_s, latest, picked.is_new),
         )
         try:
             await workflow.start_child_workflow(

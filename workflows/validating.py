@@ -8,6 +8,7 @@ the node. Called by the runbook; the gate's questions are `proving.py`'s.
 
 from datetime import timedelta
 
+from workflows.admitting import condemn, examine, is_asked_again
 from workflows.contracts.fleet import READ_IDLENESS
 from workflows.contracts.kube import GIVE_BACK, QUARANTINE, GiveBackRequest, QuarantineRequest
 from workflows.contracts.messages import ValidationOrder
@@ -16,7 +17,7 @@ from workflows.episode import Episode
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import match_rules
 from workflows.model.remediation.budget import Budget
-from workflows.model.remediation.gate import Judgement, Verdict
+from workflows.model.remediation.gate import Judgement, Verdict, judge_conditions
 from workflows.model.remediation.marks import Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.places import release, try_place
@@ -123,13 +124,27 @@ async def prove_well(run: Runtime, episode: Episode) -> Judgement:
         if work:
             raise GaveWay(work)
         waited_s = (run.now() - begun).total_seconds()
-        judged = await judge(run, episode, waited_s, is_first=looks == 0)
+        if episode.order is not None and episode.order.is_new:
+            judged = await examine_new(run, episode)
+        else:
+            judged = await judge(run, episode, waited_s, is_first=looks == 0)
         left = begun + limit - run.now()
         if judged.verdict is not Verdict.UNKNOWN or left <= timedelta():
             episode.note_gate(run.now(), judged)
             return judged
         await run.wait(has_news_since(news), min(left, timedelta(seconds=AGAIN_S)))
         looks += 1
+
+
+async def examine_new(run: Runtime, episode: Episode) -> Judgement:
+    """A machine that was never proven: as at its admission, and twice before it is condemned."""
+    reading = await look(run, episode)
+    judged = judge_conditions(reading.node, episode.policy, run.now())
+    if judged.verdict is Verdict.PASSED:
+        judged = await examine(run, episode, reading)
+    if judged.verdict is Verdict.FAILED and is_asked_again(episode, 0):
+        judged = await examine(run, episode, reading)
+    return judged
 
 
 async def give_back(run: Runtime, episode: Episode, why: str) -> Outcome:
@@ -162,6 +177,12 @@ async def hand_over(run: Runtime, episode: Episode, judged: Judgement) -> None:
     held. The gate asks at no lower level than this validation.
     """
     reading = await look(run, episode)
+    if episode.order is not None and episode.order.is_new and judged.verdict is Verdict.FAILED:
+        condemn(run, episode, reading, judged)
+        why = f"not admitted: {'; '.join(judged.reasons[:4])}"
+        become_episode(run, episode, why)
+        await publish(run, episode, f"{episode.fault}: {why}", "take a slot")
+        return
     matches = match_rules(reading.node, episode.policy, run.now())
     hardware = hardware_in(episode.failures)
     if matches:

@@ -5,6 +5,7 @@ somebody acts on it, is judged by `workflows/model/remediation/replacement.py`; 
 deleted now, by the permit.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from activities import errors
@@ -20,6 +21,7 @@ from activities.kube.errors import Conflict, NotFound
 from activities.permit import Authority
 from workflows.contracts.karpenter import ClaimDeleted, DeleteClaimRequest, Resolved
 from workflows.contracts.kube import Owner
+from workflows.model.node import NodeView
 from workflows.model.remediation.marks import KARPENTER_NODEPOOL_LABEL, other_healer
 from workflows.model.remediation.permit import Effect
 from workflows.model.remediation.replacement import (
@@ -37,9 +39,13 @@ ROUNDS: Final = 4
 class ClaimActivities:
     """Finds and deletes NodeClaims."""
 
-    def __init__(self, kube: KubeClient, authority: Authority) -> None:
+    def __init__(
+        self, kube: KubeClient, authority: Authority, count_lost_new: Callable[[NodeView], int]
+    ) -> None:
+        """`count_lost_new` gives what `Resolved.lost_new` says of a Node."""
         self._kube = kube
         self._authority = authority
+        self._count_lost_new = count_lost_new
 
     def resolve_claim(self, owner: Owner) -> Resolved:
         """Implements `resolve_claim`: the claim by providerID, or why there is none to act on.
@@ -67,6 +73,7 @@ class ClaimActivities:
             read_node_pool(self._kube, pool).replicas is not None,
             horizon_of(claims),
             found.claim.gpus,
+            self._count_lost_new(node.view),
         )
 
     def delete_claim(self, request: DeleteClaimRequest) -> ClaimDeleted:

@@ -1,9 +1,12 @@
 """Who comes after a node that was given away.
 
 Owns the activities `look_for_successor` and `find_successor`: the newest claims of the NodePool, the
-Node that one of them has become, and why there is none. The choice is made by
-`workflows/model/remediation/replacement.py`. Reads only.
+Node that one of them has become, and why there is none. Their order is that of
+`workflows/model/remediation/replacement.py`; that no two episodes take the same one is kept in the
+machine records, which the worker hands in. Writes no Node and no NodeClaim.
 """
+
+from typing import Final, Protocol
 
 from activities import errors
 from activities.karpenter.reading import claims_of, read_node_pool
@@ -17,32 +20,60 @@ from workflows.model.node import NodeView, parse_node
 from workflows.model.remediation.replacement import (
     ClaimView,
     Successor,
-    choose_successor,
     limits_reached,
+    newcomers_of,
     progress_of,
 )
 
 PENDING = Selector(field="status.phase=Pending")
+MAX_LOOKED_AT: Final = 64
+"""Newcomers that one look goes through: a scale-up may make hundreds, all but a few of them others'."""
+
+
+class Takings(Protocol):
+    """Who succeeds whom, written where two episodes cannot both write: the machine records."""
+
+    def successors_of(self, episode: str) -> frozenset[str]:
+        """UIDs of the NodeClaims that this episode has taken."""
+
+    def is_anothers(self, node: NodeView, claim: str, episode: str) -> bool:
+        """True if another episode has taken this NodeClaim's machine."""
+
+    def take(self, node: NodeView, claim: str, episode: str) -> bool:
+        """True if it is this episode's from now on, or was before."""
 
 
 class SuccessionActivities:
-    """Reads only."""
+    """Reads, and takes one newcomer for an episode."""
 
-    def __init__(self, kube: KubeClient) -> None:
+    def __init__(self, kube: KubeClient, takings: Takings) -> None:
         self._kube = kube
+        self._takings = takings
 
     def look_for_successor(self, request: SuccessorRequest) -> Succession:
-        """Implements `look_for_successor`: the successor, or why there is none yet."""
+        """Implements `look_for_successor`: the successor, or why there is none yet.
+
+        A newcomer is one episode's only: it is taken in its machine's record, under that record's
+        version. Idempotent: a second run finds the one that the first has taken.
+        """
         claims = claims_of(self._kube, request.node_pool)
-        claim = choose_successor(claims, request.horizon)
-        if claim is None:
-            return self._nobody(request.node_pool)
-        node = self._node_of(claim)
-        if node is None:
-            return Succession(None, progress_of(claim))
-        if not node.ready:
-            return Succession(None, f"{progress_of(claim)}; Node {node.name} is not Ready")
-        return Succession(Successor(claim.ref, NodeRef(node.name, node.uid), claim.gpus))
+        episode = request.owner.episode
+        newcomers = newcomers_of(claims, request.horizon)
+        if newcomers:
+            mine = self._takings.successors_of(episode)
+            newcomers = newcomers_of(claims, request.horizon, mine)
+        coming = ""
+        for claim in newcomers[:MAX_LOOKED_AT]:
+            node = self._node_of(claim)
+            if node is None:
+                coming = coming or progress_of(claim)
+            elif self._takings.is_anothers(node, claim.uid, episode):
+                continue
+            elif not node.ready:
+                coming = coming or f"{progress_of(claim)}; Node {node.name} is not Ready"
+            elif self._takings.take(node, claim.uid, episode):
+                return Succession(Successor(claim.ref, NodeRef(node.name, node.uid), claim.gpus))
+        return Succession(None, coming) if coming else self._nobody(request.node_pool)
 
     def find_successor(self, request: SuccessorRequest) -> Succession:
         """Implements `find_successor`: the successor.

@@ -14,7 +14,7 @@ from activities.permit import Authority
 from workflows.contracts.kube import AdmitRequest, Admitted
 from workflows.model.identity import NodeRef
 from workflows.model.node import NodeView, parse_node
-from workflows.model.remediation.admission import admission_patch, is_newcomer
+from workflows.model.remediation.admission import admission_patch, is_newcomer, is_registered
 from workflows.model.remediation.marks import is_marked, other_healer
 from workflows.model.remediation.permit import Effect
 
@@ -70,6 +70,8 @@ def _refusal(node: NodeView, request: AdmitRequest) -> str:
     healer = other_healer(node)
     if healer:
         return f"left to another healer: {healer}"
+    if not is_registered(node):
+        return "Karpenter has not registered it yet, and would put the taint back on"
     if node.boot_id != request.boot_id:
         return f"it was found well in boot {request.boot_id} and is in {node.boot_id or 'no boot'}"
     return ""

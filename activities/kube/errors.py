@@ -114,7 +114,7 @@ class Invalid(ApiError):
 class Forbidden(ApiError):
     """401 or 403: the credential is not accepted, or may not do this, or a policy refuses it."""
 
-    remedy = "check the token, the RBAC in deploy/rights and the admission policies"
+    remedy = "check the token, the RBAC in deploy/chart and the admission policies"
 
 
 class TooMany(ApiError):

@@ -10,9 +10,10 @@ from typing import Final
 from activities.kube import paths
 from activities.kube.client import KubeClient, PatchKind
 from activities.kube.errors import NotFound
+from activities.kube.own_namespace import OWN_NAMESPACE
 from workflows.contracts.guard import Asked, RebuildRequest
 
-NAMESPACE: Final = "fleetmend"
+NAMESPACE: Final = OWN_NAMESPACE
 GUARD_CONFIG_MAP: Final = "fleetmend-guard"
 EPOCH_KEY: Final = "epoch"
 

@@ -1,6 +1,6 @@
 """The machine record as values: reading a GPUMachine, and the changes that are merged into it.
 
-Owns the shape of `deploy/crd/gpumachines.yaml` on our side: what an episode remembers of a machine,
+Owns the shape of `deploy/chart/templates/gpumachines.yaml` on our side: what an episode remembers of a machine,
 and how one phase change alters the status (lists keyed, so that a second run alters nothing, and
 bounded, the oldest dropped). Pure; used by `records.py` and `memory.py`.
 """

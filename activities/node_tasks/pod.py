@@ -1,6 +1,6 @@
 """The pod of a node task: its name, its body, and whether a pod that was found is ours.
 
-Owns the shape that the admission policy `deploy/rights/11-admission-worker-pods.yaml` lets through.
+Owns the shape that the admission policy `fleetmend-worker-pods` (deploy/chart) lets through.
 Pinned by `spec.nodeName`: no scheduler is asked, and no taint or cordon keeps it away. Pure; used by
 `runner.py`.
 """
@@ -11,10 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from activities.kube.own_namespace import OWN_NAMESPACE
 from workflows.contracts.node_tasks import NodeTaskRequest
 from workflows.model.node_task import TASK_ENV, TaskKind, TaskOrder, write_wire
 
-NAMESPACE: Final = "fleetmend"
+NAMESPACE: Final = OWN_NAMESPACE
 SERVICE_ACCOUNT: Final = "fleetmend-node-task"
 TASK_LABEL: Final = "fleetmend.io/task"
 EPISODE_LABEL: Final = "fleetmend.io/episode"

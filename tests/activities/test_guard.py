@@ -45,6 +45,7 @@ from workflows.contracts.kube import (
 from workflows.contracts.machines import RECORD_PHASE, PhaseRecord
 from workflows.contracts.messages import Ask, Release
 from workflows.model.identity import guard_workflow_id, task_queue, workflow_id
+from workflows.model.remediation.admission import TAINT_EFFECT, TAINT_KEY
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.marks import Marker, Quarantine
 
@@ -207,6 +208,23 @@ def test_an_orphaned_mark_gets_one_workflow(
     running = [owner for owner in (orphan, young, given, free) if temporal.is_running(owner)]
     assert running == [orphan]
     assert len(witness.writes(WORKER)) == written
+
+
+def test_a_new_node_whose_run_was_lost_is_admitted_by_another(
+    temporal: Temporal, bare: BareNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.sweep.YOUNG", timedelta(0))
+    taints = [{"key": TAINT_KEY, "effect": TAINT_EFFECT}]
+    new, ignored = (bare.add(name, spec={"taints": taints}) for name in ("new", "ignored"))
+    bare.cluster.annotate(ignored.node.name, ignore="mine")
+    bare.add("in-service")
+    assert sweep(temporal).adopted == (new.node.name,)
+    assert sweep(temporal).adopted == ()
+    handle = temporal.episodes.client().get_workflow_handle(workflow_id(temporal.cluster, new.node))
+    temporal.episodes.call(handle.terminate("lost"))
+    assert sweep(temporal).adopted == (new.node.name,)
+    assert temporal.is_running(new)
+    assert not temporal.is_running(ignored)
 
 
 def test_the_guard_is_told_what_is_noted(

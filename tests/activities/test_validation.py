@@ -12,6 +12,7 @@ from tests.activities.conftest import BareNodes
 from tests.activities.desk import Desk
 from tests.harness.cluster import Cluster
 from tests.harness.policies import TestPool, write_policy
+from tests.harness.waiting import wait_until
 from workflows.contracts import errors
 from workflows.contracts.fleet import PICK_IDLE, READ_IDLENESS, FleetOrder, Picks
 from workflows.contracts.kube import QUARANTINE, Owner, QuarantineRequest
@@ -22,7 +23,7 @@ from workflows.contracts.machines import (
     PhaseRecord,
     Validation,
 )
-from workflows.model.identity import machine_id
+from workflows.model.identity import NodeRef, machine_id
 from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import Marker, Quarantine
 
@@ -118,6 +119,25 @@ def test_one_under_validation_takes_of_the_share(desk: Desk, known: Callable[[st
     )
     desk.do(QUARANTINE, QuarantineRequest(running, marker))
     assert names(desk.do(PICK_IDLE, order(desk))) == [others[0].node.name]
+
+
+def test_new_nodes_without_the_taint_are_examined_where_policy_says_so(
+    desk: Desk, bare: BareNodes, known: Callable[[str], Owner], policy_file: Path, pool: str
+) -> None:
+    """Also in a pool that is not validated by itself; those with a baseline are not new."""
+    known("proven")
+    new = bare.add("new")
+    assert new.node.name not in names(desk.do(PICK_IDLE, order(desk)))
+    rule = {"untainted": True, "level": 3}
+    write_policy(policy_file, [TestPool(pool, admission=rule)], gate={"conditions": []})
+    expected = [(new.node, True, 3)]
+
+    def picked() -> list[tuple[NodeRef, bool, int]]:
+        found = desk.do(PICK_IDLE, order(desk)).picked
+        return [(one.node, one.is_new, one.level) for one in found]
+
+    wait_until(lambda: picked() == expected, 30, "the changed policy is read", saw=picked)
+    assert desk.do(READ_IDLENESS, new).why_not == ""
 
 
 def test_by_hand_every_node_of_the_pool_that_may_be_and_the_reason_of_each_other(

@@ -65,6 +65,7 @@ def test_a_worker_killed_before_and_after_each_phase_goes_on_changes_no_ending(
 
 @pytest.mark.timeout(400)
 def test_a_node_deleted_in_any_phase_vanishes_and_leaves_nothing_of_ours(stage: Stage) -> None:
+    """R42 (NVSentinel#1387): a node that was deleted was retried for ever."""
     actors = company(stage, DELETED, PARTS)
     actors.enter()
     reboots = {node: len(stage.witness.reboots(node)) for node in actors.cast}

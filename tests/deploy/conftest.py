@@ -1,4 +1,4 @@
-"""Fixtures of the rights' tests: the lab's API server with deploy/crd and deploy/rights installed."""
+"""Fixtures of the rights' tests: the lab's API server with deploy/chart installed."""
 
 from collections.abc import Iterator
 

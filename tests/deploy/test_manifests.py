@@ -1,42 +1,34 @@
-"""Rules about deploy/crd and deploy/rights that can be read off the files, without a server."""
+"""Rules about the chart's rights and policies that can be read off what it renders, without a server."""
 
+import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-RIGHTS = sorted((DEPLOY / "rights").glob("*.yaml"))
-FILES = [*RIGHTS, *sorted((DEPLOY / "crd").glob("*.yaml"))]
-ROLES = {"Role", "ClusterRole"}
+from tests.deploy.rendered import CHART, NAMESPACE, Object, of_kind, render
 
-
-@cache
-def everything() -> tuple[tuple[str, dict[str, Any]], ...]:
-    return tuple(
-        (file.name, document)
-        for file in RIGHTS
-        for document in yaml.safe_load_all(file.read_text())
-    )
+TEMPLATES = sorted((CHART / "templates").rglob("*.*"))
+RIGHTS = [
+    *sorted((CHART / "templates" / "rights").glob("*.yaml")),
+    CHART / "templates" / "leave.yaml",
+]
 
 
-def documents(*kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    return ((file, document) for file, document in everything() if document["kind"] in kinds)
+def documents(*kinds: str) -> Iterator[Object]:
+    return of_kind(render(), *kinds)
 
 
-def rules() -> Iterator[tuple[str, dict[str, Any]]]:
-    for file, role in documents(*ROLES):
+def rules() -> Iterator[tuple[str, Object]]:
+    for role in documents("Role", "ClusterRole"):
         for rule in role["rules"]:
-            yield f"{file} {role['metadata']['name']}", rule
+            yield f"{role['kind']} {role['metadata']['name']}", rule
 
 
-def test_policies_come_before_the_rights_they_bound() -> None:
-    last_policy = max(file for file, _ in documents("ValidatingAdmissionPolicyBinding"))
-    first_right = min(file for file, _ in documents("ClusterRoleBinding", "RoleBinding"))
-    assert last_policy < first_right
+def admission_hook() -> Object:
+    (found,) = documents("List")
+    return found
 
 
 def test_no_rule_has_a_wildcard() -> None:
@@ -54,9 +46,7 @@ def test_no_rule_reaches_secrets_roles_or_tokens() -> None:
         assert "rbac.authorization.k8s.io" not in rule["apiGroups"], where
 
 
-@pytest.mark.parametrize(
-    "file", [f for f in RIGHTS if f.name.startswith("30-")], ids=lambda f: f.name
-)
+@pytest.mark.parametrize("file", RIGHTS, ids=lambda f: f.name)
 def test_every_rule_says_why(file: Path) -> None:
     lines = file.read_text().splitlines()
     for number, line in enumerate(lines):
@@ -64,38 +54,71 @@ def test_every_rule_says_why(file: Path) -> None:
             assert lines[number - 1].strip().startswith("#"), f"{file.name}:{number + 1}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
-def test_every_file_says_what_it_is_for(file: Path) -> None:
-    assert file.read_text().startswith("# ")
+@pytest.mark.parametrize("file", TEMPLATES, ids=lambda f: f.name)
+def test_every_template_says_what_it_is_for(file: Path) -> None:
+    assert file.suffix == ".txt" or re.search(r"^# |{{-? ?/[*]", file.read_text(), re.MULTILINE)
 
 
 def test_no_role_is_bound_to_node_tasks() -> None:
-    for file, binding in documents("ClusterRoleBinding", "RoleBinding"):
-        assert "fleetmend-node-task" not in [s["name"] for s in binding["subjects"]], file
+    for binding in documents("ClusterRoleBinding", "RoleBinding"):
+        subjects = [s["name"] for s in binding["subjects"]]
+        assert "fleetmend-node-task" not in subjects, binding["metadata"]["name"]
 
 
 def test_no_account_mounts_its_token_unasked() -> None:
-    for file, account in documents("ServiceAccount"):
-        assert account["automountServiceAccountToken"] is False, file
+    for account in documents("ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False, account["metadata"]["name"]
 
 
 def test_every_policy_fails_closed_and_denies() -> None:
-    bound = {b["spec"]["policyName"]: b for _, b in documents("ValidatingAdmissionPolicyBinding")}
-    for file, policy in documents("ValidatingAdmissionPolicy"):
-        assert policy["spec"]["failurePolicy"] == "Fail", file
-        binding = bound[policy["metadata"]["name"]]["spec"]
-        assert binding["validationActions"] == ["Deny"], file
+    bound = {b["spec"]["policyName"]: b for b in documents("ValidatingAdmissionPolicyBinding")}
+    for policy in documents("ValidatingAdmissionPolicy"):
+        name = policy["metadata"]["name"]
+        assert policy["spec"]["failurePolicy"] == "Fail", name
+        binding = bound[name]["spec"]
+        assert binding["validationActions"] == ["Deny"], name
         has_param = "paramKind" in policy["spec"]
-        assert has_param == ("paramRef" in binding), file
-        assert not has_param or binding["paramRef"]["parameterNotFoundAction"] == "Deny", file
+        assert has_param == ("paramRef" in binding), name
+        assert not has_param or binding["paramRef"]["parameterNotFoundAction"] == "Deny", name
 
 
 def test_every_validation_names_itself_and_is_forbidden() -> None:
-    for file, policy in documents("ValidatingAdmissionPolicy"):
+    for policy in documents("ValidatingAdmissionPolicy"):
         name = policy["metadata"]["name"]
         for number, validation in enumerate(policy["spec"]["validations"], start=1):
-            assert validation["message"].startswith(f"{name}/{number}: "), (file, number)
-            assert validation["reason"] == "Forbidden", (file, number)
+            assert validation["message"].startswith(f"{name}/{number}: "), (name, number)
+            assert validation["reason"] == "Forbidden", (name, number)
+
+
+def test_the_policies_are_stored_before_everything_else() -> None:
+    """By a hook that Helm changes in place: the default policy of a hook would delete them first."""
+    annotations = admission_hook()["metadata"]["annotations"]
+    assert annotations["helm.sh/hook"] == "pre-install,pre-upgrade,pre-rollback"
+    known_to_helm = {"before-hook-creation", "hook-succeeded", "hook-failed"}
+    assert not known_to_helm & set(annotations["helm.sh/hook-delete-policy"].split(","))
+    # As objects of the release as well, or an uninstallation would leave them.
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    by_hook = [item for item in admission_hook()["items"] if item["kind"] in kinds]
+    assert len(by_hook) == 12
+    assert sorted(by_hook, key=str) == sorted(documents(*kinds), key=str)
+
+
+def test_the_first_hook_brings_no_right() -> None:
+    for item in admission_hook()["items"]:
+        assert item["kind"].startswith("ValidatingAdmission") or item["kind"] == "Namespace"
+
+
+def test_nothing_is_fixed_to_a_namespace_of_one_name() -> None:
+    for item in render():
+        namespace = item["metadata"].get("namespace")
+        # Events about Nodes live in namespace default.
+        wanted = {"default"} if "node-events" in item["metadata"]["name"] else {None, NAMESPACE}
+        assert namespace in wanted, item["metadata"]["name"]
+        for subject in item.get("subjects", []):
+            assert subject["namespace"] == NAMESPACE
+    for policy in documents("ValidatingAdmissionPolicy"):
+        assert "fleetmend:fleetmend" not in str(policy), policy["metadata"]["name"]
+        assert "namespace == 'fleetmend'" not in str(policy), policy["metadata"]["name"]
 
 
 def unbounded(schema: dict[str, Any], path: str) -> Iterator[str]:
@@ -114,7 +137,12 @@ def unbounded(schema: dict[str, Any], path: str) -> Iterator[str]:
 
 
 def test_everything_in_the_machine_record_is_bounded() -> None:
-    crd = yaml.safe_load((DEPLOY / "crd" / "gpumachines.yaml").read_text())
+    (crd,) = documents("CustomResourceDefinition")
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     of_ours = {key: schema["properties"][key] for key in ("spec", "status")}
     assert list(unbounded({"type": "object", "properties": of_ours}, "")) == []
+
+
+def test_the_machine_records_outlive_an_uninstallation() -> None:
+    (crd,) = documents("CustomResourceDefinition")
+    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"

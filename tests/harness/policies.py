@@ -36,6 +36,7 @@ class TestPool:
     expected_gpus: int | None = 8
     budgets: Mapping[str, int | str] | None = None  # None = wide
     validation: Mapping[str, Any] | None = None  # None = only by hand
+    admission: Mapping[str, Any] | None = None  # None = as built in
 
 
 def policy_body(pools: Sequence[TestPool | str], **changes: Any) -> dict[str, Any]:
@@ -92,4 +93,5 @@ def _pool(pool: TestPool) -> dict[str, Any]:
         "expected_gpus": pool.expected_gpus,
         "budgets": dict(WIDE if pool.budgets is None else pool.budgets),
         "validation": dict(pool.validation or {}),
+        "admission": dict(pool.admission or {}),
     }

@@ -1,42 +1,59 @@
-"""Installing manifests into the lab: they act when it returns, and a bad one names its file."""
+"""Installing a chart into the lab: it acts when it returns, and a bad one is told in helm's words."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 import yaml
 
+from tests.harness.waiting import wait_until
 from workers.lab.address import NAMESPACE, LabAddress
 from workers.lab.controlplane.api import LabApi
-from workers.lab.controlplane.errors import ApiRequestFailed, ManifestRejected
+from workers.lab.controlplane.errors import ApiRequestFailed, ChartRejected
 from workers.lab.controlplane.install import install, is_installed
+from workers.lab.controlplane.lab import start_lab, stop_lab
+from workers.lab.controlplane.settings import LabSettings
 
 
 @pytest.fixture
-def api(lab: LabAddress) -> Iterator[LabApi]:
-    api = LabApi(lab)
+def api(own_lab: LabAddress) -> Iterator[LabApi]:
+    api = LabApi(own_lab)
     yield api
     api.close()
 
 
-@pytest.fixture
-def deploy(tmp_path: Path) -> Callable[..., Path]:
-    """Writes documents into rights/ of a deploy folder of its own; returns the folder."""
+@pytest.fixture(scope="module")
+def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
+    """A lab without the chart, so that other charts can be its release."""
+    directory = tmp_path_factory.mktemp("install") / "lab"
+    settings = LabSettings(fleet=False, temporal=False, deploy=None)
+    yield start_lab(directory, settings, detached=False)
+    stop_lab(directory)
 
-    def write(*documents: dict[str, Any]) -> Path:
-        (tmp_path / "rights").mkdir()
-        (tmp_path / "rights" / "10-own.yaml").write_text(yaml.safe_dump_all(documents))
+
+@pytest.fixture
+def chart(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a chart with one template; returns its folder."""
+
+    def write(template: str) -> Path:
+        (tmp_path / "templates").mkdir()
+        (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: own, version: 0.1.0}\n")
+        (tmp_path / "templates" / "own.yaml").write_text(template)
         return tmp_path
 
     return write
 
 
+REFUSED = "test-install-refuses"
+DEADLINE_S = 60
+
+
 @pytest.fixture
-def objects(api: LabApi) -> Iterator[list[dict[str, Any]]]:
+def refusing() -> str:
     """A policy that refuses the ConfigMap of the same name, and its binding."""
-    name = "test-install-refuses"
+    name = REFUSED
     group = "admissionregistration.k8s.io/v1"
     rule = {
         "apiGroups": [""],
@@ -61,56 +78,77 @@ def objects(api: LabApi) -> Iterator[list[dict[str, Any]]]:
         "metadata": {"name": name},
         "spec": {"policyName": name, "validationActions": ["Deny"]},
     }
-    yield [policy, binding]
-    for manifest in (binding, policy):
-        with suppress(ApiRequestFailed):
-            api.request("DELETE", api.path_of(manifest))
+    return yaml.safe_dump_all([policy, binding])
 
 
 def test_a_policy_acts_on_the_first_request_after_the_installation(
-    lab: LabAddress, api: LabApi, deploy: Callable[..., Path], objects: list[dict[str, Any]]
+    own_lab: LabAddress, api: LabApi, chart: Callable[[str], Path], refusing: str
 ) -> None:
-    install(lab, deploy(*objects))
-    config_map = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": objects[0]["metadata"]["name"]},
-    }
+    install(own_lab, chart(refusing))
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": REFUSED}}
     with pytest.raises(ApiRequestFailed, match="refused by the test's policy"):
         api.request("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", body=config_map)
 
 
-def test_a_lab_knows_whether_these_very_manifests_are_installed(
-    lab: LabAddress, deploy: Callable[..., Path], objects: list[dict[str, Any]]
+def test_a_lab_knows_whether_this_very_chart_is_installed(
+    own_lab: LabAddress, chart: Callable[[str], Path], refusing: str
 ) -> None:
-    folder = deploy(*objects)
-    assert not is_installed(lab, folder)
-    install(lab, folder)
-    assert is_installed(lab, folder)
-    (folder / "rights" / "20-more.yaml").write_text("# nothing yet\n")
-    assert not is_installed(lab, folder)
+    folder = chart(refusing)
+    assert not is_installed(own_lab, folder)
+    install(own_lab, folder)
+    assert is_installed(own_lab, folder)
+    (folder / "templates" / "more.yaml").write_text("# nothing yet\n")
+    assert not is_installed(own_lab, folder)
+
+
+HANGING = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: hangs, annotations: {"helm.sh/hook": "pre-install,pre-upgrade"}}
+spec:
+  template:
+    spec: {restartPolicy: Never, containers: [{name: hangs, image: none}]}
+"""
+
+
+def test_an_installation_that_was_killed_does_not_block_the_next(
+    own_lab: LabAddress, api: LabApi, chart: Callable[[str], Path], refusing: str
+) -> None:
+    folder = chart(HANGING)
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    pending = {"labelSelector": "owner=helm,status in (pending-install,pending-upgrade)"}
+    with ThreadPoolExecutor(1) as pool:
+        installing = pool.submit(install, own_lab, folder)
+        wait_until(
+            lambda: api.request("GET", secrets, query=pending)["items"],
+            DEADLINE_S,
+            "helm waits for its hook",
+        )
+        for process in psutil.Process().children():
+            if process.name() == "helm":
+                process.kill()
+        assert isinstance(installing.exception(), ChartRejected)
+    (folder / "templates" / "own.yaml").write_text(refusing)
+    install(own_lab, folder)
+    assert api.request("GET", secrets, query=pending)["items"] == []
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("template", "reason"),
     [
-        ("a: [", "is no YAML"),
-        ("- 1\n- 2\n", "a document without kind and metadata"),
-        ("kind: Pod\n", "a document without kind and metadata"),
-        ("apiVersion: v1\nkind: Wish\nmetadata: {name: a}\n", "Wish a: .*unknown kind"),
-        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "names no namespace"),
+        ("a: [", "YAML parse error on own/templates/own.yaml"),
+        ("{{ .Values.a.b }}", "own/templates/own.yaml:1"),
+        ("apiVersion: v1\nkind: Wish\nmetadata: {name: a}\n", "no matches for kind .?.Wish"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_b}\n", "A_b.* is invalid"),
         (
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_b, namespace: fleetmend}\n",
-            "ConfigMap A_b: .*answered 422",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\nwish: 1\n",
+            "wish: field not declared",
         ),
     ],
-    ids=["yaml", "list", "no metadata", "kind", "namespace", "refused"],
+    ids=["yaml", "template", "kind", "refused", "unknown field"],
 )
-def test_a_manifest_that_can_t_be_installed_names_its_file(
-    lab: LabAddress, tmp_path: Path, text: str, reason: str
+def test_a_chart_that_can_t_be_installed_is_told_in_helm_s_words(
+    own_lab: LabAddress, chart: Callable[[str], Path], template: str, reason: str
 ) -> None:
-    (tmp_path / "rights").mkdir()
-    path = tmp_path / "rights" / "10-bad.yaml"
-    path.write_text(text)
-    with pytest.raises(ManifestRejected, match=f"{path}.*{reason}"):
-        install(lab, tmp_path)
+    with pytest.raises(ChartRejected, match=reason):
+        install(own_lab, chart(template))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.harness.waiting import wait_until
-from workers.lab.kubelet.container import TERMINATION_MESSAGE_BYTES, Exit
+from workers.lab.kubelet.container import TERMINATION_MESSAGE_BYTES, BadContainer, Exit
+from workers.lab.kubelet.environment import PodPlace
 from workers.lab.kubelet.host_root import (
     REBOOT_FIFO,
     BootEvent,
@@ -20,13 +21,8 @@ from workers.lab.kubelet.host_root import (
     make_identity,
     read_boot_log,
 )
-from workers.lab.kubelet.process import (
-    LOG_BYTES,
-    BadContainer,
-    PodPlace,
-    ProcessContainer,
-    plan_launch,
-)
+from workers.lab.kubelet.launch_plan import plan_launch
+from workers.lab.kubelet.process import LOG_BYTES, ProcessContainer
 from workers.lab.kubelet.spec import NodeSpec
 
 END_S = 20.0
@@ -120,18 +116,25 @@ def test_devices_come_with_the_host_root_and_a_kernel_log_of_the_containers_own(
 @pytest.mark.parametrize(
     ("container", "message"),
     [
-        ({"command": []}, "give a command"),
-        ({"envFrom": [{"configMapRef": {"name": "c"}}]}, "envFrom is not known"),
+        ({"envFrom": [{"configMapRef": {"name": "c"}}]}, "envFrom: configmap 'c' not found"),
         (
             {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
-            "env A: secretKeyRef is not known to the lab",
+            "env A: secret 's' not found",
         ),
         (
-            {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]},
-            "env A: status.podIP is not known to the lab; known: metadata.name",
+            {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}]},
+            "env A: status.phase is not known to the lab; known: metadata.name",
+        ),
+        (
+            {"env": [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]},
+            "env A: resourceFieldRef is not known to the lab; known: fieldRef",
+        ),
+        (
+            {"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}},
+            "lifecycle.preStop by exec is not known to the lab; known: preStop by sleep",
         ),
     ],
-    ids=["no command", "envFrom", "secret", "field"],
+    ids=["config map", "secret", "field", "resource", "hook"],
 )
 def test_what_the_lab_cannot_do_is_refused_by_name(
     place: PodPlace, container: dict[str, Any], message: str
@@ -185,6 +188,17 @@ async def test_stop_asks_first(place: PodPlace) -> None:
     assert (await _end(container)).code == 7
 
 
+async def test_a_pre_stop_sleep_comes_before_sigterm(place: PodPlace) -> None:
+    hook = {"preStop": {"sleep": {"seconds": 1}}}
+    pod = _pod(*_python("print('up', flush=True); import time; time.sleep(1000)"), lifecycle=hook)
+    container = await _run(pod, place)
+    await _until_logged(place, "up")
+    asked_at = asyncio.get_running_loop().time()
+    container.stop(grace_s=30)
+    assert (await _end(container)).code == 128 + signal.SIGTERM
+    assert asyncio.get_running_loop().time() - asked_at >= 1
+
+
 async def test_stop_kills_after_the_grace(place: PodPlace) -> None:
     code = (
         "import signal; signal.signal(15, signal.SIG_IGN); print('up')\nwhile True: signal.pause()"
@@ -209,7 +223,7 @@ def test_containers_die_with_the_fleet_whatever_kills_it(tmp_path: Path) -> None
 import asyncio
 from pathlib import Path
 from tests.lab.test_kubelet_process import _pod, _run
-from workers.lab.kubelet.process import PodPlace
+from workers.lab.kubelet.environment import PodPlace
 here = Path({str(tmp_path)!r})
 place = PodPlace(here, here / "logs", here, here, "n", "h", "1", None, None)
 async def main():

@@ -69,7 +69,8 @@ def test_a_machine_id_is_always_a_name_that_kubernetes_takes(
     assert DNS_SUBDOMAIN.fullmatch(name)
 
 
-def test_a_recreated_node_gets_another_workflow_id() -> None:
+def test_r42_a_recreated_node_gets_another_workflow_id() -> None:
+    """NVSentinel#1678: a name that is used again met the object of its forerunner."""
     first, second = NodeRef("n", "uid-1"), NodeRef("n", "uid-2")
     assert workflow_id("lab", first) == "node/lab/n/uid-1"
     assert workflow_id("lab", first) != workflow_id("lab", second)

@@ -142,3 +142,16 @@ def test_a_pool_that_is_not_armed_lets_nobody_in_and_says_so(
     assert not witness.node_writes(node)
     fleet.cluster.arm(pool)
     until_let_in(fleet, node)
+
+
+def test_r35_a_taint_that_comes_back_at_once_is_examined_again(
+    fleet: Fleet, newcomers: TestNodes, pool: str, witness: AuditLog
+) -> None:
+    """karpenter#1772: another writer puts the startup taint back while the run still closes."""
+    node = newcomers.add("again", pool, taints=STARTUP)
+    until_let_in(fleet, node)
+    back = [{"key": TAINT_KEY, "effect": "NoSchedule"}]
+    fleet.cluster.patch_node(node, {"spec": {"taints": back}})
+    until_let_in(fleet, node)
+    assert len(witness.node_writes(node)) == 2
+    assert len(witness.node_tasks(node, "diagnose")) == 2

@@ -11,6 +11,7 @@ from tests.harness.nodes import TestNodes
 from tests.harness.waiting import stays_true, wait_until
 from tests.harness.work import Work
 from workflows.contracts.messages import Command
+from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.identity import NodeRef
 
 QUIET_S = 2.0
@@ -146,6 +147,7 @@ def test_n2_an_uncordon_during_the_drain_is_followed_by_no_reboot(
 def test_n4_a_fault_after_an_overruled_one_is_quarantined_again(
     fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
+    """R42 (NVSentinel#1451), too: what ended the old incident does not end the new one."""
     nodes.inject(node, "unknown")
     fleet.episodes.until_phase(ref, "quarantined")
     fleet.cluster.uncordon(node)
@@ -168,3 +170,70 @@ def test_n6_a_node_with_two_faults_returns_only_when_both_are_gone(
     conditions = fleet.cluster.node(node).conditions
     assert conditions["GPUHealthy"].status == "True"
     assert not fleet.cluster.node(node).unschedulable
+
+
+def test_r38_a_pod_that_looks_bound_to_a_recreated_node_is_not_evicted_for_the_old_one(
+    fleet: Fleet,
+    nodes: TestNodes,
+    node: str,
+    ref: NodeRef,
+    work: Work,
+    witness: AuditLog,
+    unique: Callable[[str], str],
+) -> None:
+    """kubernetes#141365: pods of the old Node stay, bound to the name that another Node has now."""
+    pod = work.pod(unique("pod"), node)
+    fleet.worker.freeze()
+    nodes.inject(node, "gpu-lost")
+    wait_until(lambda: witness.cordons(node), 30, "the old Node is quarantined")
+    nodes.inject(node, "node-recreated-same-name")
+    wait_until(lambda: nodes.view(node).uid not in ("", ref.uid), 30, "the Node is another")
+    nodes.until_healthy(node)
+    assert node in {p["spec"]["nodeName"] for p in fleet.cluster.pods_on(node)}
+    fleet.worker.thaw()
+    assert fleet.episodes.closing(ref).outcome == "vanished", fleet.episodes.shown(ref)
+    stays_true(lambda: not witness.evictions([pod]), QUIET_S, "nobody evicts the pod")
+    assert not fleet.cluster.node(node).unschedulable
+    assert witness.reboots(node) == []
+
+
+def test_n12_monitors_that_start_anew_and_report_all_again_start_no_second_reboot(
+    fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
+) -> None:
+    """NVSentinel#1543: a fault that no reboot mends, and a monitor whose restart fires it again."""
+    nodes.inject(node, "gpu-missing-after-reboot")
+    fleet.episodes.until_held(ref)
+    assert len(witness.reboots(node)) == 1
+    fleet.cluster.delete_pods_of(node)
+    fleet.watch.end()
+    fleet.restart_watch()
+    nodes.inject(node, "gpu-lost", gpu=1)
+    stays_true(lambda: fleet.episodes.is_held(ref), QUIET_S, "it stays held")
+    assert len(witness.reboots(node)) == 1
+    assert fleet.episodes.runs(ref) == 1
+    fleet.episodes.tell(ref, Command.RETIRE)
+    assert fleet.episodes.closing(ref).outcome == "retired"
+
+
+@pytest.mark.parametrize("spec", [{"agent": "real"}], ids=["real agent"])
+def test_n26_an_applications_xid_costs_no_node(
+    fleet: Fleet,
+    nodes: TestNodes,
+    node: str,
+    ref: NodeRef,
+    work: Work,
+    witness: AuditLog,
+    unique: Callable[[str], str],
+) -> None:
+    """NVSentinel#911: Xid 31 was taken for fatal, and the node drained and never given back."""
+    pod = work.pod(unique("pod"), node)
+    nodes.inject(node, "xid-31")
+    wait_until(
+        lambda: "xid-31" in fleet.cluster.node(node).annotations.get(FINDINGS_ANNOTATION, ""),
+        30,
+        "the agent has told of it",
+    )
+    stays_true(lambda: not fleet.cluster.node(node).unschedulable, QUIET_S, "it stays in service")
+    assert work.phase(pod) == "Running"
+    assert (witness.cordons(node), witness.evictions([pod])) == ([], [])
+    assert not fleet.episodes.is_open(ref)

@@ -197,6 +197,7 @@ def test_a_pool_at_its_limits_awaits_the_place_that_the_deletion_frees(
     own_cluster: Cluster,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """R33 (karpenter#2905): rebooted first, given away only when that was in vain."""
     karpenter.pool(PoolShape(pool, most_nodes=1))
     training.start(1)
     (node,) = training.places()
@@ -367,6 +368,7 @@ def test_an_emptied_node_stays_under_our_veto_and_goes_without_it(
     own_cluster: Cluster,
     seen: AuditLog,
 ) -> None:
+    """R31 (karpenter#3185): consolidation takes nodes that it believes to be empty."""
     karpenter.pool(PoolShape(pool, consolidate_after="0s"))
     training.start(1)
     (node,) = training.places()

@@ -22,8 +22,8 @@ DEAD_FOR = timedelta(seconds=16)
 _NOT_OURS = frozenset({"yielded", "vanished"})
 LAPS = 2
 """How often the same call, after the same call, on a node that is the same, is crashed."""
-CLOSING = ("record_phase", "release_place")
-"""What a run that has its outcome still calls."""
+CLOSING = ("record_phase", "release_place", "read_node")
+"""What a run that has its outcome still calls; the last, if it was told of a new node meanwhile."""
 
 
 class Crash(StrEnum):

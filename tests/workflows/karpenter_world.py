@@ -30,9 +30,9 @@ from workflows.model.remediation.replacement import (
     ClaimView,
     Successor,
     acts_on,
-    choose_successor,
     horizon_of,
     mismatch,
+    newcomers_of,
     resolve,
 )
 from workflows.runtime import NodeGone, StepFailed
@@ -84,6 +84,7 @@ class KarpenterWorld(World):
     new_marker: Marker | None = None
     deleted_at: datetime | None = None
     deletions: int = 0
+    lost_new: int = 0
     baselines: list[str] = field(default_factory=list)
     vetoes_stand: bool = True
 
@@ -135,8 +136,8 @@ class KarpenterWorld(World):
         if found.claim is None:
             return Resolved(found.standing, found.detail, node_pool=POOL)
         ref, horizon = found.claim.ref, horizon_of(claims)
-        gpus = found.claim.gpus
-        return Resolved(found.standing, found.detail, ref, POOL, self.is_static, horizon, gpus)
+        counts = (found.claim.gpus, self.lost_new)
+        return Resolved(found.standing, found.detail, ref, POOL, self.is_static, horizon, *counts)
 
     def delete_claim(self, request: Any, now: datetime) -> ClaimDeleted:
         if self.claim is None or self.claim.deleting:
@@ -172,7 +173,7 @@ class KarpenterWorld(World):
             self.comes is not None and self.deleted_at and now >= self.deleted_at + self.comes
         )
         claims = [NEW_CLAIM] if has_come else []
-        found = choose_successor(claims, request.horizon)
+        found = next(iter(newcomers_of(claims, request.horizon)), None)
         if found is None:
             return Succession(None, "no NodeClaim since", is_coming=False, waiting=3 * self.waiting)
         return Succession(Successor(found.ref, NEWCOMER, found.gpus))

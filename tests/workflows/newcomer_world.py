@@ -74,3 +74,19 @@ def bought(offered: int | None = None, **more: Any) -> KarpenterNewcomer:
     world = KarpenterNewcomer(taints=(STARTUP_TAINT,), baseline=None, pods=0, **more)
     world.offered = offered
     return world
+
+
+@dataclass
+class Unproven(KarpenterWorld):
+    """One without the startup taint: in service, never counted."""
+
+    recorded: int = 0
+
+    def record_baseline(self, request: Any, now: datetime) -> Recorded:
+        self.recorded += 1
+        assert self.marker is not None, "recorded while no work can come"
+        return Recorded(request.machine_id)
+
+
+def untainted(**more: Any) -> Unproven:
+    return Unproven(baseline=None, pods=0, **more)

@@ -14,6 +14,7 @@ from workflows.contracts.kube import Owner
 from workflows.model.detection.fault import UNKNOWN_KIND
 from workflows.model.detection.rules import match_rules
 from workflows.model.node_task import Health, Result
+from workflows.model.remediation.admission import STARTUP_TAINT
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.marks import Marker, Quarantine, other_healer
 from workflows.model.remediation.phase import Phase
@@ -30,6 +31,8 @@ class Seen:
     issued: tuple[str, ...]
     is_gone: bool
     deletions: int
+    is_new: bool = False
+    """It carries the startup taint: no work can come."""
 
     @property
     def is_out(self) -> bool:
@@ -76,7 +79,9 @@ class Referee:
         world = self.run.world
         issued = tuple(world.issued)
         deletions = world.deletions if isinstance(world, KarpenterWorld) else 0
-        return Seen(world.marker, world.unschedulable, world.pods, issued, world.gone, deletions)
+        is_new = STARTUP_TAINT in world.taints
+        is_out = (world.marker, world.unschedulable)
+        return Seen(*is_out, world.pods, issued, world.gone, deletions, is_new)
 
     def hear(self, name: str, request: Any, answer: Any) -> None:
         """What a call has told the runbook."""
@@ -150,7 +155,10 @@ class Referee:
         assert not self._is_undone(), "given away after a person took it back"
 
     def _admitted(self, uid: str, before: Seen) -> None:
-        """A newcomer counts as the successor."""
+        """A newcomer counts as the successor; our own node is new, and proven."""
+        if uid == NODE.uid:
+            assert all(self._counts()), "a baseline of a node that was not proven"
+            return
         assert before.is_gone, "a successor admitted while the machine was there"
         assert self.newcomers.get(uid, Gate()).is_passed, "a successor admitted untested"
         self.admitted.add(uid)
@@ -168,6 +176,9 @@ class Referee:
         assert Budget.DISRUPTION in self.places, "disrupted without a place of the guard"
 
     def _judge_mark(self, name: str, before: Seen, after: Seen) -> None:
+        if before.is_new and not after.is_new and name == "admit_node":
+            assert before.marker is None, "let in while it is out of service"
+            assert self.gate.is_passed, f"let in untested: {self.gate}"
         if before.marker is None:
             if after.marker is not None and after.marker.quarantine is Quarantine.CONFIRMED:
                 assert Budget.QUARANTINE in self.places, "quarantined without a place"
@@ -181,6 +192,7 @@ class Referee:
             if before.is_cordoned:
                 assert after.is_cordoned == marker.was_unschedulable, "the cordon is not as before"
                 is_free = name == "quarantine" or self._gives_way(marker) or self._is_healed()
+                is_free |= after.is_new  # its taint keeps work off, until it is let in
                 assert is_free or self.gate.is_passed, f"given back untested: {self.gate}"
         elif after.marker.handed_over and not before.marker.handed_over:
             assert after.pods == 0, "handed over with pods on it"
@@ -237,3 +249,4 @@ class Referee:
             now = self.run.runtime.now()
             faults = match_rules(world.view(now), world.policy, now)
             assert not faults, f"{outcome} with {faults[0].text}"
+            assert not node.is_new, f"{outcome}, and nobody lets it in"

@@ -12,7 +12,7 @@ from workflows.contracts.messages import Command, Grant
 from workflows.inbox import Inbox
 from workflows.memory_runtime import START
 from workflows.model.node_task import Failure, Health
-from workflows.model.remediation.admission import STARTUP_TAINT
+from workflows.model.remediation.admission import STARTUP_TAINT, UNREGISTERED
 from workflows.model.remediation.budget import Budget
 from workflows.model.remediation.marks import Marker, Quarantine
 
@@ -83,14 +83,22 @@ def test_one_that_fails_its_diagnosis_is_replaced(
     assert world.boots == 0
 
 
-def test_a_failure_of_no_class_is_held_and_never_replaced() -> None:
-    world = bought(diagnoses=[diagnosed(Health.FAULTY, Failure("x", fault="diagnostic-unknown"))])
+UNNAMED = diagnosed(Health.FAULTY, Failure("x", fault="diagnostic-unknown"))
+
+
+def test_a_diagnosis_that_fails_twice_in_words_of_no_class_is_a_class_and_replaced() -> None:
+    world = bought(diagnoses=[UNNAMED])
     run = started(world)
-    say(run, timedelta(hours=3), Command.RETIRE)
-    run.finish()
-    held = [s.record for _, s in run.runtime.published if s.record.held]
-    assert held
-    assert held[0].fault == "diagnostic-unknown"
+    closing = run.finish()
+    assert (closing.fault, closing.outcome) == ("diagnostic-failed", "replaced")
+    before = run.steps[: run.steps.index("quarantine")]
+    assert before.count("diagnose") == 2
+    assert world.boots == 0
+
+
+def test_one_failure_of_no_class_that_does_not_come_again_is_none() -> None:
+    world = bought(diagnoses=[UNNAMED, diagnosed(Health.HEALTHY)])
+    assert started(world).finish().actions == ("admit",)
 
 
 def test_without_a_node_claim_a_refused_node_is_held_for_people() -> None:
@@ -270,3 +278,69 @@ def test_a_replacing_run_gives_its_slot_up_for_the_successor_that_failed() -> No
     run.say(timedelta(hours=4), vanish)
     say(run, timedelta(hours=6), Command.RETIRE)
     assert run.finish().outcome == "replaced"
+
+
+@pytest.mark.parametrize("step", ["release_place", "record_phase"])
+def test_r35_a_taint_that_comes_back_while_the_run_closes_is_examined_again(step: str) -> None:
+    """karpenter#1772: its registration puts the startup taint on after it was taken off."""
+    world = plain()
+    run = started(world)
+
+    def comes_back() -> None:
+        world.taints = (STARTUP_TAINT,)
+        world.touch()
+        run.inbox.take_report(report_of(world, "ep-2", run.runtime.now()), run.runtime.now())
+
+    def after_it_was_let_in() -> None:
+        world.hooks[step] = comes_back
+
+    world.hooks["admit_node"] = after_it_was_let_in
+    closing = run.finish()
+    assert (closing.outcome, closing.actions) == ("returned", ("admit", "admit"))
+    assert world.taints == ()
+
+
+def test_a_report_that_is_older_than_the_end_of_the_taint_changes_no_outcome() -> None:
+    world = plain()
+    run = started(world)
+    late = report_of(world, "ep-1")
+    world.hooks["release_place"] = lambda: run.inbox.take_report(late, run.runtime.now())
+    closing = run.finish()
+    assert (closing.outcome, closing.actions) == ("returned", ("admit",))
+
+
+def test_a_node_that_karpenter_has_not_registered_yet_is_not_let_in() -> None:
+    world = bought()
+    world.taints = (*world.taints, UNREGISTERED)
+    run = started(world)
+
+    def register(_inbox: Inbox, _now: datetime) -> None:
+        assert "ask_guard" not in run.steps
+        world.taints = (STARTUP_TAINT,)
+        world.touch()
+
+    run.say(timedelta(minutes=3), register)
+    assert run.finish().outcome == "returned"
+
+
+def test_a_pool_whose_newcomers_all_fail_is_not_replaced_for_ever() -> None:
+    world = bought(gpus=GPUS[:7], lost_new=5)
+    run = started(world)
+    say(run, timedelta(hours=3), Command.DENY)
+
+    def approve(inbox: Inbox, now: datetime) -> None:
+        assert world.deletions == 0
+        inbox.take_command(Command.APPROVE, word("the batch is known"), now)
+
+    run.say(timedelta(hours=5), approve)
+    assert run.finish().outcome == "replaced"
+    held = [s.record.detail for _, s in run.runtime.published if s.record.held]
+    assert "5 new machines of pool training were given away within a day" in held[0]
+    assert world.deletions == 1
+
+
+def test_a_person_may_have_the_fifth_newcomer_replaced_and_a_machine_in_service_is_none() -> None:
+    below = bought(gpus=GPUS[:7], lost_new=4)
+    assert started(below).finish().outcome == "replaced"
+    in_service = broken_for_good(lost_new=9)
+    assert started(in_service).finish().outcome == "replaced"

@@ -6,19 +6,27 @@ from functools import cache
 
 import pytest
 
-from tests.workflows import outcomes, outcomes_of_karpenter, outcomes_of_validations
+from tests.workflows import (
+    outcomes,
+    outcomes_of_admissions,
+    outcomes_of_karpenter,
+    outcomes_of_validations,
+)
 from tests.workflows.crash_points import Crash, Played, judge, play, points_of
 from tests.workflows.outcomes import HELD, Scene
 from workflows.contracts import Contract, fleet, karpenter, kube, machines, node_tasks
 from workflows.model.remediation.phase import Outcome
 
-SCENES = (*outcomes.SCENES, *outcomes_of_karpenter.SCENES, *outcomes_of_validations.SCENES)
+SCENES = (
+    *outcomes.SCENES,
+    *outcomes_of_karpenter.SCENES,
+    *outcomes_of_validations.SCENES,
+    *outcomes_of_admissions.SCENES,
+)
 NOT_OF_AN_EPISODE = {"pick_idle"}
 """Called by the dispatcher of validations only."""
 NOT_IN_MEMORY = {"await_permit"}
 """Called by the Temporal runtime itself when a step is refused; the world here refuses none."""
-NOT_SWEPT = {"admit_node"}
-"""The admission of new nodes has no scene here yet; its ways are `test_admitting.py`'s."""
 AT_LEAST = 9_000
 """Points: fewer means that scenes or kinds of crashes were lost."""
 
@@ -64,7 +72,7 @@ def test_every_step_of_every_outcome_is_covered_and_here_is_how_many(
         for one in vars(module).values()
         if isinstance(one, Contract)
     }
-    assert contracts - called == NOT_OF_AN_EPISODE | NOT_IN_MEMORY | NOT_SWEPT
+    assert contracts - called == NOT_OF_AN_EPISODE | NOT_IN_MEMORY
     count = sum(len(points_of(undisturbed(scene), crash)) for scene, crash in PAIRS)
     calls = sum(len(undisturbed(scene).calls) for scene in SCENES)
     said = f"{count} crash points: {calls} calls of {len(SCENES)} scenes, {len(Crash)} kinds"

@@ -9,6 +9,7 @@ from tests.workflows.world import NODE, Run, World, lost_gpu, report_of, started
 from workflows.contracts.guard import Asked
 from workflows.contracts.kube import Marked
 from workflows.contracts.messages import Ask, Command
+from workflows.inbox import Inbox
 from workflows.memory_runtime import START
 from workflows.model.policy import FaultPolicy, StepOptions
 from workflows.model.remediation.marks import Marker, Quarantine
@@ -52,6 +53,27 @@ def test_a_node_that_recovers_before_its_debounce_is_dismissed_and_never_marked(
     assert closing.outcome == "dismissed"
     assert "quarantine" not in run.steps
     assert run.runtime.now() - START < timedelta(seconds=60)
+
+
+def test_r32b_a_fault_whose_reason_alternates_lasts_from_our_first_sight_of_it() -> None:
+    """karpenter#2833: each change of the reason began the wait anew, so nothing was ever repaired."""
+    world = World()
+    world.fail("InterconnectHealthy", "NvlinkDown")
+    run = started(world)
+
+    def alternate(inbox: Inbox, now: datetime) -> None:
+        if "quarantine" in run.steps:
+            return
+        reason = world.bad["InterconnectHealthy"][1]
+        other = "NvlinkError" if reason == "NvlinkDown" else "NvlinkDown"
+        world.fail("InterconnectHealthy", other)
+        inbox.take_report(report_of(world, "ep-1", now), now)
+
+    for second in range(4, 120, 4):
+        run.say(timedelta(seconds=second), alternate)
+    closing = run.finish()
+    assert closing.outcome == "returned"
+    assert dict(closing.phases)["quarantined"] - START < timedelta(seconds=45)
 
 
 def test_unknown_health_is_quarantined_waited_for_and_held_without_eviction_or_reboot() -> None:

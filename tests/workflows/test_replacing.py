@@ -113,7 +113,8 @@ def test_an_elastic_pool_needs_no_successor_if_karpenter_makes_none(
     assert run.runtime.now() - START < timedelta(minutes=30)
 
 
-def test_a_static_pool_awaits_capacity_and_says_why_until_it_comes() -> None:
+def test_r33_a_static_pool_awaits_capacity_and_says_why_until_it_comes() -> None:
+    """karpenter#2905: in a full reservation nothing comes before the old machine is gone."""
     world = broken_for_good(comes=timedelta(days=3), waiting=False, is_static=True)
     run = started(world)
     closing = run.finish()
@@ -156,9 +157,10 @@ def test_a_capacity_block_near_its_end_is_not_given_away() -> None:
     ],
     ids=["none", "other-machine", "other-node", "recreated-claim", "other-pool"],
 )
-def test_a_claim_that_is_not_surely_the_nodes_is_refused_and_held(
+def test_r40_a_claim_that_is_not_surely_the_nodes_is_refused_and_held(
     change: dict[str, Any], why: str
 ) -> None:
+    """karpenter#2808: providerID and nodeName of a claim pointed at different machines."""
     world = broken_for_good(**change)
     run = started(world)
 

@@ -1,14 +1,16 @@
 """A validation in the node's own run: what it does to an idle node, and how it becomes an episode."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.workflows.world import NODE, Run, World, diagnosed, report_of, word, xid
+from tests.workflows.newcomer_world import untainted
+from tests.workflows.world import GPUS, NODE, Run, World, diagnosed, report_of, word, xid
 from workflows.contracts.fleet import Idleness
 from workflows.contracts.messages import Ask, Command, Opening, ValidationOrder
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
+from workflows.inbox import Inbox
 from workflows.memory_runtime import START
 from workflows.model.node_task import Failure, Health, Result
 from workflows.model.remediation.budget import Budget
@@ -17,6 +19,7 @@ from workflows.model.remediation.phase import Phase
 
 ORDER = ValidationOrder(2, 120, START + timedelta(minutes=15))
 BAD = Failure(what="memory", device="GPU 3", words="a comparison error")
+NEW = ValidationOrder(2, 120, START + timedelta(minutes=15), is_new=True)
 TIMED_OUT = TaskAnswer(Result.UNKNOWN, "no end within 600 s")
 
 
@@ -250,6 +253,28 @@ def test_a_person_who_uncordons_has_the_node_back() -> None:
     assert not world.unschedulable
 
 
+def test_n32_a_mark_that_another_writer_wipes_leaves_no_cordon_that_nobody_is_told_of() -> None:
+    """NVSentinel#1854: nodes stayed cordoned for ever once their session's annotation was lost."""
+    world = World()
+    run = ordered(world)
+
+    def wipes() -> None:
+        world.marker = None
+        world.touch()
+
+    def uncordons(inbox: Inbox, now: datetime) -> None:
+        assert world.unschedulable, "it may be a person's by now: not ours to lift"
+        assert run.runtime.published[-1][1].record.held
+        world.unschedulable = False
+        world.touch()
+        inbox.take_command(Command.RESUME, word(), now)
+
+    world.hooks["diagnose"] = wipes
+    run.say(timedelta(hours=5), uncordons)
+    assert run.finish().outcome == "dismissed"
+    assert (world.marker, world.unschedulable) == (None, False)
+
+
 def test_a_person_who_retires_it_gets_it_retired() -> None:
     world = World()
     run = ordered(world)
@@ -272,3 +297,58 @@ def test_a_foreign_mark_is_left_alone() -> None:
 
 def test_the_world_answers_as_the_contract_says() -> None:
     assert World().read_idleness(None, START) == Idleness()
+
+
+def test_a_new_node_without_the_taint_is_counted_against_the_pool_and_gets_its_baseline() -> None:
+    world = untainted()
+    run = ordered(world, NEW)
+    closing = run.finish()
+    assert closing.outcome == "returned"
+    assert world.recorded == 1
+    steps = ("quarantine", "inventory", "diagnose", "record_baseline", "give_back")
+    assert [step for step in run.steps if step in steps] == list(steps)
+    assert (world.marker, world.unschedulable) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        pytest.param({"gpus": GPUS[:7]}, "gpu-lost", id="it lacks a GPU"),
+        pytest.param(
+            {"diagnoses": [diagnosed(Health.FAULTY, BAD)]}, "diagnostic-failed", id="it fails"
+        ),
+    ],
+)
+def test_a_new_node_without_the_taint_that_fails_is_replaced_and_never_rebooted(
+    changes: dict[str, Any], fault: str
+) -> None:
+    world = untainted(**changes)
+    closing = ordered(world, NEW).finish()
+    assert (closing.outcome, closing.fault) == ("replaced", fault)
+    assert (world.boots, world.deletions, world.recorded) == (0, 1, 0)
+
+
+def test_a_new_node_of_which_it_cannot_be_told_is_held() -> None:
+    world = untainted(diagnoses=[TIMED_OUT])
+    run = ordered(world, NEW)
+    run.say(timedelta(hours=5), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
+    run.finish()
+    held = [s.record for _, s in run.runtime.published if s.record.held]
+    assert held[0].fault == "diagnostic-unknown"
+    assert run.runtime.steps[-1][0] == "record_phase"
+
+
+def test_a_new_node_that_was_mended_is_examined_again_and_only_then_given_back() -> None:
+    world = untainted(gpus=GPUS[:7], lost_new=9)
+    run = ordered(world, NEW)
+
+    def mend(inbox: Inbox, now: datetime) -> None:
+        assert world.marker is not None
+        world.gpus = GPUS
+        world.touch()
+        inbox.take_command(Command.RESUME, word(), now)
+
+    run.say(timedelta(hours=5), mend)
+    assert run.finish().outcome == "returned"
+    assert (world.marker, world.deletions, world.recorded) == (None, 0, 1)
+    assert run.steps.index("record_baseline") < run.steps.index("give_back")

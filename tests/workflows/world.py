@@ -33,6 +33,7 @@ from workflows.model.identity import NodeRef
 from workflows.model.node import Condition, NodeView
 from workflows.model.node_task import Failure, Health, Result
 from workflows.model.policy import DrainWay, Policy, Pool, Timing
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.drain import Blocked
 from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import (
@@ -45,13 +46,17 @@ from workflows.model.remediation.marks import (
     other_healer,
 )
 from workflows.model.remediation.overrule import Overrule
-from workflows.model.remediation.permit import Claim, Effect, fence
+from workflows.model.remediation.permit import Claim, Effect, Refusal, fence
 from workflows.model.remediation.reboot import BootRecord, Proof, prove_reboot
-from workflows.runtime import NodeGone, NotOwner, Overruled
+from workflows.runtime import NodeGone, NotOwner, OtherHealer, Overruled
 
 NODE = NodeRef("node-1", "uid-1")
 GPUS = tuple(f"GPU-{n}" for n in range(8))
 GOOD = ("GPUHealthy", "InterconnectHealthy", "NetworkHealthy", "HostHealthy", "Ready")
+REFUSED: dict[Refusal | None, type[Exception]] = {
+    Refusal.OVERRULED: Overruled,
+    Refusal.OTHER_HEALER: OtherHealer,
+}
 POLICY = Policy(
     pools=(Pool(name="training", selector={"pool": "training"}, expected_gpus=8),),
     timing=Timing(boot_deadline_s=600, probation_s=600),
@@ -190,8 +195,7 @@ class World:
     def _fenced(self, effect: Effect, episode: str, now: datetime) -> None:
         refused = fence(effect, self.view(now), Claim(episode, NODE.uid))
         if refused is not None:
-            kind = Overruled if refused.refusal == "overruled" else NotOwner
-            raise kind(refused.detail)
+            raise REFUSED.get(refused.refusal, NotOwner)(refused.detail)
 
     def _memory(self) -> MachineMemory:
         return MachineMemory("machine-1", self.baseline, 0, 0, self.closed_outcome, self.overruled)
@@ -364,7 +368,8 @@ def report_of(world: World, episode: str, now: datetime = START) -> Report:
     """What watch would report about the node now."""
     matches = match_rules(world.view(now), world.policy, now)
     marked_at = str(world.version) if world.marker and world.unschedulable else ""
-    return Report(NODE, episode, "training", matches, f"boot-{world.boots}", now, marked_at)
+    boot_id, is_new = f"boot-{world.boots}", is_newcomer(world.view(now))
+    return Report(NODE, episode, "training", matches, boot_id, now, marked_at, newcomer=is_new)
 
 
 def word(request_id: str = "r1", **more: Any) -> ControlMessage:

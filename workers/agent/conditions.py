@@ -26,7 +26,7 @@ from workflows.model.detection.finding import (
 FORMAT: Final = 1
 MAX_MESSAGE: Final = 320
 MAX_MESSAGE_BYTES: Final = 1024
-"""The agent's admission policy refuses a longer message (deploy/rights)."""
+"""The agent's admission policy refuses a longer message (deploy/chart)."""
 HEALTHY: Final = "Healthy"
 UNKNOWN: Final = "DiagnosticUnknown"
 MAX_KEY: Final = 256

@@ -141,6 +141,18 @@ def disarm(
 
 
 @app.command()
+def leave(
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, only show.")] = False,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Before an uninstallation: disarm all, end all runs, hand every marked node over to people."""
+    from workers.cli.leave import leave_cluster
+
+    _run(lambda: leave_cluster(yes=yes, reason=reason, as_json=as_json), as_json=as_json)
+
+
+@app.command()
 def validate(
     name: MaybeNode = None,
     pool: PoolOption = None,

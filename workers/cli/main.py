@@ -8,13 +8,14 @@ other command is `commands.py`'s.
 import importlib
 import sys
 
+from activities.kube.own_namespace import namespace_problem
 from workers.cli import patience  # noqa: F401 - its clock starts with the program
 from workers.cli.shadowing import shadowed
 
 
 def main() -> None:
     """Run the command line of this process."""
-    problem = shadowed()
+    problem = shadowed() or namespace_problem()
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)

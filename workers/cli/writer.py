@@ -70,7 +70,7 @@ def read_writer(
 
 _UNSEEN: Final = (
     f"whether watch runs cannot be told: you may not read Lease {NAMESPACE}/{LEASE_NAME} "
-    "(deploy/rights/30-rbac-operator.yaml)"
+    "(deploy/chart: values operators)"
 )
 
 

@@ -28,6 +28,7 @@ from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.policy_file import PolicySource
 from activities.registry import Dependencies, build_activities
+from workers.control.health import WorkerHealth, served
 from workers.control.settings import WorkerSettings, read_settings
 from workers.control.standing import ensure_standing
 from workers.control.step_logs import StepFacts, tell_refusals_in_one_line
@@ -74,18 +75,21 @@ def main() -> int:
     except (SettingsError, TelemetryError, kube_errors.KubeconfigError) as error:
         _log.error("worker cannot start", problem=str(error))
         return EXIT_BAD_SETTINGS
+    health = WorkerHealth()
     try:
-        return asyncio.run(_until_signalled(settings, kube))
+        with served(health, settings.listen):
+            return asyncio.run(_until_signalled(settings, kube, health))
     finally:
         kube.close()
 
 
-async def _until_signalled(settings: WorkerSettings, kube: KubeClient) -> int:
+async def _until_signalled(settings: WorkerSettings, kube: KubeClient, health: WorkerHealth) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     stop = asyncio.create_task(stopping.wait())
+    beating = asyncio.create_task(health.beat())
     starting = asyncio.create_task(_prepare(settings, kube))
     await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -100,7 +104,9 @@ async def _until_signalled(settings: WorkerSettings, kube: KubeClient) -> int:
         _log.error("worker cannot start", problem=str(error))
         stop.cancel()
         return EXIT_BAD_SETTINGS
-    return await _poll(client, settings, kube, stop)
+    code = await _poll(client, settings, kube, stop, health)
+    beating.cancel()
+    return code
 
 
 async def _prepare(settings: WorkerSettings, kube: KubeClient) -> Client:
@@ -119,13 +125,15 @@ async def _poll(
     settings: WorkerSettings,
     kube: KubeClient,
     stop: "asyncio.Task[bool]",
+    health: WorkerHealth,
 ) -> int:
     executor = ThreadPoolExecutor(settings.max_concurrent_activities, "activity")
     worker = make_worker(client, settings, kube, executor)
     running = asyncio.create_task(worker.run())
-    standing = asyncio.create_task(_stand(client, settings))
+    standing = asyncio.create_task(_stand(client, settings, health))
     await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
     standing.cancel()
+    health.unready = "it ends"
     failure: BaseException | None = None
     if not running.done():
         _log.info("worker ends", grace_s=settings.graceful_shutdown_s)
@@ -179,8 +187,9 @@ def make_worker(
     )
 
 
-async def _stand(client: Client, settings: WorkerSettings) -> None:
+async def _stand(client: Client, settings: WorkerSettings, health: WorkerHealth) -> None:
     await _until_done("guard and sweeps", lambda: ensure_standing(client, settings))
+    health.unready = ""
     # Tests and readiness probes of a log look for this line.
     _log.info("worker polls", task_queue=task_queue(settings.cluster), cluster=settings.cluster)
 

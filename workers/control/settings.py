@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from workers.listening import SettingsError
+from workers.listening import Listen, SettingsError, read_listen
 
 PREFIX = "FLEETMEND_"
 CLUSTER_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
@@ -61,8 +61,20 @@ class WorkerSettings(BaseModel):
     validation_catch_up_s: Annotated[float, Field(ge=10, le=3600)] = 300.0
     """Looks that Temporal missed for longer are left out: the next one sees who is due."""
 
+    worker_listen: str = "off"
+    """Where health is served: host:port, or "off"."""
+
     kube_pool_size: int = Field(32, ge=1, le=1000)
     """Connections to the API server that are kept open."""
+
+    @property
+    def listen(self) -> Listen | None:
+        """Where health is served; None = nowhere.
+
+        Raises:
+            SettingsError: it is no address.
+        """
+        return read_listen(f"{PREFIX}WORKER_LISTEN", self.worker_listen, "127.0.0.1:9473")
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> WorkerSettings:
@@ -77,7 +89,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> WorkerSettings
         if (variable := PREFIX + name.upper()) in environment
     }
     try:
-        return WorkerSettings.model_validate(given)
+        settings = WorkerSettings.model_validate(given)
     except ValidationError as error:
         raise SettingsError(
             "\n".join(
@@ -86,6 +98,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> WorkerSettings
                 for item in error.errors()
             )
         ) from error
+    settings.listen  # noqa: B018 - a wrong address is told now
+    return settings
 
 
 def _words(item: ErrorDetails) -> str:

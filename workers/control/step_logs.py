@@ -19,7 +19,13 @@ from workflows.contracts import errors
 from workflows.model.identity import NodeRef
 
 OUTCOMES: Final = frozenset(
-    {errors.NODE_GONE, errors.NOT_OWNER, errors.OVERRULED, errors.NOT_PERMITTED}
+    {
+        errors.NODE_GONE,
+        errors.NOT_OWNER,
+        errors.OVERRULED,
+        errors.OTHER_HEALER,
+        errors.NOT_PERMITTED,
+    }
 )
 """Types of failures that are answers: all that are final, but for a request that is a defect."""
 REFUSED: Final = "step refused"

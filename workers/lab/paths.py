@@ -110,6 +110,16 @@ class LabPaths:
         """Host roots of the full nodes."""
         return self.directory / "nodes"
 
+    @property
+    def pod_values(self) -> Path:
+        """Values of fleetmend's chart with which all of it runs as pods of this lab."""
+        return self.directory / "pods.yaml"
+
+    @property
+    def images(self) -> Path:
+        """Releases of fleetmend beside this checkout: a folder, or a link to one, for each tag."""
+        return self.directory / "images"
+
     def log(self, component: str) -> Path:
         """The log file of one component."""
         return self.logs / f"{component}.log"

@@ -15,7 +15,7 @@ from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import AGENT_CONDITIONS, STALE, RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
-from workflows.model.remediation.admission import is_due, is_newcomer, waits_for
+from workflows.model.remediation.admission import is_due, is_newcomer, is_registered, waits_for
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import (
     IGNORE,
@@ -103,6 +103,9 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     if pool is None or node.is_control_plane or IGNORE in node.annotations:
         # Out of scope by now; an episode that is open all the same is told, so that it sees it.
         return Verdict("", marker=marker, has_episode=is_ours, waits=waits)
+    if not is_registered(node) and not is_ours:
+        # Not in service: Karpenter's own taint keeps work off, and ends it if it takes too long.
+        return Verdict(pool.name, waits=waits)
     found = match_rules(node, policy, now)
     is_silent = any(match.status == STALE for match in found)
     heard, graced_until = _after_grace(found, sight.silent_since or now, now)

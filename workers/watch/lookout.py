@@ -30,6 +30,7 @@ from workflows.contracts.messages import NodeFacts, Report
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
+from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.marks import is_marked
 
 MAX_LOOKS: Final = 5
@@ -195,6 +196,8 @@ class Lookout:
             tracked.has_run = False
             if tracked.marker is None:
                 tracked.episode = ""
+                if is_newcomer(tracked.view):  # its run was lost: nobody else admits it
+                    tracked.reported, tracked.retry = None, True
 
     # One node
 
@@ -308,6 +311,7 @@ class Lookout:
             at=now,
             # The run then knows that a quarantine it doesn't find was taken off by somebody.
             marked_at=tracked.view.resource_version if _is_quarantined(tracked) else "",
+            newcomer=verdict.is_due,
         )
 
     def _forget_what_passed(self, tracked: Tracked, verdict: Verdict, ids: frozenset[str]) -> None:

@@ -20,12 +20,12 @@ from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.kube.reflector import Reflector, ReflectorSource, ReflectorTiming, Sink
 from activities.policy_reader import read_policy_file
+from workers.health import HealthServer, Probes
 from workers.listening import SettingsError
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import TemporalMisconfigured, read_target
 from workers.watch.current_rules import CurrentRules
 from workers.watch.fleet import Fleet
-from workers.watch.health import HealthServer, Probes
 from workers.watch.lease import WriterLease
 from workers.watch.lookout import Hands, Lookout
 from workers.watch.metrics import Counter, Gauge, Metrics
@@ -177,7 +177,7 @@ class Watch:
         listen = self.settings.listen
         if listen is None:
             return
-        probes = Probes(self._unhealthy, self._unready, self._limits, self.metrics)
+        probes = Probes(self._unhealthy, self._unready, self._limits, self.metrics.render)
         try:
             server = HealthServer(listen, probes)
         except OSError as error:
@@ -261,7 +261,9 @@ class Watch:
         try:
             next(iter(self._client.pages(paths.gpu_machines(), page_size=1)))
         except errors.NotFound:
-            _log.warning("no_machine_records", remedy="install deploy/crd/gpumachines.yaml")
+            _log.warning(
+                "no_machine_records", remedy="install the chart (deploy/chart): it brings the CRD"
+            )
             return True
         return False
 
@@ -300,5 +302,5 @@ class Watch:
             return ""
         return (
             f"no node is quarantined at once: the pods of {unreadable} cannot be read "
-            "(deploy/rights/README.md, protected namespaces)"
+            "(deploy/chart/README.md, protected namespaces)"
         )

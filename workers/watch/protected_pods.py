@@ -180,7 +180,7 @@ class ProtectedPods:
                 "protected_namespace_unreadable",
                 namespace=namespace,
                 effect="no node is quarantined at once; reports go out, the worker decides",
-                remedy="apply deploy/rights/31-rbac-protected-namespaces.yaml for this namespace, "
+                remedy="name it in the chart's value protectedNamespaces (deploy/chart/README.md), "
                 "or take it out of the policy's scope.protected_namespaces",
             )
 

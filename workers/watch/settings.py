@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from activities.kube.own_namespace import OWN_NAMESPACE
 from workers.listening import Listen, SettingsError, read_listen
 
 CLUSTER_VARIABLE = "FLEETMEND_CLUSTER"
@@ -41,7 +42,7 @@ class WatchSettings:
     """
 
     cluster: str
-    namespace: str = "fleetmend"
+    namespace: str = OWN_NAMESPACE
     policy_file: Path | None = None
     listen: Listen | None = field(
         default_factory=lambda: read_listen(LISTEN_VARIABLE, DEFAULT_LISTEN, DEFAULT_LISTEN)

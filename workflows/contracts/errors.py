@@ -11,6 +11,8 @@ NOT_OWNER = "not-owner"
 """Another episode, or a person it was handed to, owns the node."""
 OVERRULED = "overruled"
 """Somebody took our marker or cordon off."""
+OTHER_HEALER = "other-healer"
+"""Karpenter has begun on the node: everything of ours comes off."""
 NOT_PERMITTED = "not-permitted"
 """Observe mode, a pause, or scope: a person may lift it; details hold the refusal."""
 NOT_YET = "not-yet"
@@ -20,5 +22,5 @@ BAD_REQUEST = "bad-request"
 API_FAILED = "api-failed"
 """The API server answered with an error or not at all; retried."""
 
-FINAL = (NODE_GONE, NOT_OWNER, OVERRULED, NOT_PERMITTED, BAD_REQUEST)
+FINAL = (NODE_GONE, NOT_OWNER, OVERRULED, OTHER_HEALER, NOT_PERMITTED, BAD_REQUEST)
 """No retry of the same request can help."""

@@ -41,12 +41,16 @@ class FleetOrder:
 
 @dataclass(frozen=True)
 class Picked:
-    """One node whose turn it is, and the id of the episode in which it is validated."""
+    """One node whose turn it is, and the id of the episode in which it is validated.
+
+    `is_new` = its machine was never proven, and policy wants new nodes without the taint examined.
+    """
 
     node: NodeRef
     pool: str
     episode: str
     level: int
+    is_new: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ class Resolved:
     """Whose claim the node is, and what its NodePool had then.
 
     `claim`, `horizon` and what follows are there if it was found; `gpus` is what its machine type has
-    (0 = it does not say); `detail` is for people.
+    (0 = it does not say); `detail` is for people. `lost_new` = if the machine was never proven: how
+    many of its pool were given away unproven in the last day.
     """
 
     standing: Standing
@@ -29,6 +30,7 @@ class Resolved:
     is_static: bool = False
     horizon: Horizon | None = None
     gpus: int = 0
+    lost_new: int = 0
 
 
 RESOLVE_CLAIM = Contract("resolve_claim", Effect.READ, Owner, Resolved, "find the node's NodeClaim")

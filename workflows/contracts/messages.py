@@ -41,7 +41,8 @@ class Report:
 
     `episode` is the id in the marker that watch wrote, or the one it minted for a start;
     `marked_at` is the resourceVersion at which that marker stood on the node ("" = no marker);
-    `facts` is what the node looks like then, if that too is news.
+    `facts` is what the node looks like then, if that too is news. `newcomer` = it is new and to be
+    admitted, whether anything matches or not.
     """
 
     node: NodeRef
@@ -52,6 +53,7 @@ class Report:
     at: datetime
     marked_at: str = ""
     facts: NodeFacts | None = None
+    newcomer: bool = False
 
 
 class Command(StrEnum):
@@ -147,12 +149,14 @@ class ValidationOrder:
     """Validate the node while it is idle: nothing is said against it.
 
     `level` is DCGM's, 1 to 4. It is not begun after `not_after`, nor without a place in the
-    budget of validations within `place_within_s`.
+    budget of validations within `place_within_s`. `is_new` = its machine was never proven: it is
+    examined as one that is to be admitted.
     """
 
     level: int
     place_within_s: float
     not_after: datetime
+    is_new: bool = False
 
 
 @dataclass(frozen=True)

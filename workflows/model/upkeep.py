@@ -29,5 +29,11 @@ class AdmissionPolicy(Part):
     """Nodes with the startup taint are examined before their first job, then lose the taint."""
 
     level: Level = 2
+    untainted: bool = False
+    """New nodes that come without the taint are examined too, once they are idle: within the budget
+    of validations, and only as soon as a tick of the validations sees them. A job may be quicker."""
     timeout_s: Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)] = 1800
     """Unknown is asked again until then; after it people are asked."""
+    max_replaced: Annotated[int, Field(ge=1, le=10_000)] = 5
+    """New machines of the pool that are given away within a day because they were not admitted;
+    from then on people are asked. Newcomers that all fail have one cause, and it is none of them."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -27,6 +27,14 @@ from workflows.contracts.kube import (
     QuarantineRequest,
     SlotRequest,
 )
+from workflows.contracts.machines import (
+    RECORD_BASELINE,
+    RECORD_PHASE,
+    Attempt,
+    BaselineRequest,
+    PhaseRecord,
+)
+from workflows.model.remediation.gate import Baseline
 from workflows.model.remediation.marks import (
     DO_NOT_DISRUPT,
     DO_NOT_REPAIR,
@@ -316,3 +324,56 @@ def test_a_mark_that_a_person_took_off_does_not_come_back_with_the_vetoes(
         desk.do(ASSERT_VETOES, owner)
     assert caught.value.type == errors.OVERRULED
     assert EPISODE not in cluster.node(owner.node.name).annotations
+
+
+def test_new_machines_that_were_given_away_unproven_are_counted_by_pool(
+    desk: Desk, claims: Claims, karpenter_node: AddNode, bare: BareNodes
+) -> None:
+    """With API faults or restarts between: the count is in the machine records."""
+    now = datetime.now(UTC)
+    for name, age, pool in (
+        ("lost-1", timedelta(minutes=1), bare.pool),
+        ("lost-2", timedelta(hours=23), bare.pool),
+        ("long-ago", timedelta(hours=25), bare.pool),
+        ("elsewhere", timedelta(minutes=1), "another"),
+    ):
+        _give_away(desk, karpenter_node(name), pool, now - age)
+    proven = karpenter_node("proven")
+    _give_away(desk, proven, bare.pool, now)
+    _prove(desk, proven, bare.pool)
+    newcomer = karpenter_node("new")
+    claims.add_for(newcomer)
+    assert desk.do(RESOLVE_CLAIM, newcomer).lost_new == 2
+    _prove(desk, newcomer, bare.pool)
+    assert desk.do(RESOLVE_CLAIM, newcomer).lost_new == 0
+
+
+def _give_away(desk: Desk, owner: Owner, pool: str, at: datetime) -> None:
+    record = PhaseRecord(
+        owner=owner,
+        machine_id=f"uuid-{owner.node.name}",
+        pool=pool,
+        workflow_id="w",
+        run_id=owner.episode,
+        sequence=1,
+        phase="drained",
+        fault="gpu-lost",
+        detail="",
+        at=at,
+        attempt=Attempt("replace", at, "done", "boot-1", ""),
+    )
+    desk.do(RECORD_PHASE, record)
+
+
+def _prove(desk: Desk, owner: Owner, pool: str) -> None:
+    baseline = Baseline(tuple(f"GPU-{n}" for n in range(8)), (), datetime.now(UTC))
+    request = BaselineRequest(
+        owner=owner,
+        machine_id=f"uuid-{owner.node.name}",
+        pool=pool,
+        provider_id="",
+        baseline=baseline,
+        model="H100",
+        boot_id="boot-1",
+    )
+    assert desk.do(RECORD_BASELINE, request).refused == ""

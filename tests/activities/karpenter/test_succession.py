@@ -1,6 +1,7 @@
 """Who comes after a node that was given away, or why nobody has."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -50,6 +51,55 @@ def test_the_newcomer_is_found_once_its_node_is_ready(
     successor = desk.do(FIND_SUCCESSOR, request).successor
     assert successor is not None
     assert (successor.claim, successor.node, successor.gpus) == (ref, newcomer.node, 8)
+
+
+def test_two_episodes_never_take_the_same_newcomer(
+    desk: Desk, claims: Claims, karpenter_node: AddNode, cluster: Cluster
+) -> None:
+    """Both machines were given away before either newcomer came, so each would do for both."""
+    owners = [karpenter_node("a"), karpenter_node("b")]
+    for owner in owners:
+        claims.add_for(owner)
+    requests = []
+    for owner in owners:
+        horizon = desk.do(RESOLVE_CLAIM, owner).horizon
+        assert horizon is not None
+        requests.append(SuccessorRequest(owner, claims.pool, horizon))
+    first = karpenter_node("c")
+    claims.add_for(first)
+    with ThreadPoolExecutor(2) as hands:
+        found = [
+            answer.successor.node if answer.successor else None
+            for answer in hands.map(lambda r: desk.do(LOOK_FOR_SUCCESSOR, r), requests)
+        ]
+    assert sorted(map(str, found)) == sorted(map(str, [first.node, None]))
+    winner, loser = found.index(first.node), found.index(None)
+    assert "has made no NodeClaim since" in desk.do(LOOK_FOR_SUCCESSOR, requests[loser]).reason
+    second = karpenter_node("d")
+    claims.add_for(second)
+    for _ in range(2):  # a worker that died after it had taken one finds the same again
+        for index, node in ((winner, first.node), (loser, second.node)):
+            successor = desk.do(FIND_SUCCESSOR, requests[index]).successor
+            assert successor is not None
+            assert successor.node == node
+
+
+def test_the_same_iron_under_another_claim_may_be_taken_again(
+    desk: Desk, claims: Claims, karpenter_node: AddNode, cluster: Cluster
+) -> None:
+    owners = [karpenter_node("a"), karpenter_node("b")]
+    for owner in owners:
+        claims.add_for(owner)
+    horizon = desk.do(RESOLVE_CLAIM, owners[0]).horizon
+    assert horizon is not None
+    for name, owner in (("c", owners[0]), ("d", owners[1])):
+        newcomer = karpenter_node(name, system_uuid=f"iron-{claims.pool}"[:60])
+        claim = claims.add_for(newcomer)
+        request = SuccessorRequest(owner, claims.pool, horizon)
+        successor = desk.do(LOOK_FOR_SUCCESSOR, request).successor
+        assert successor is not None
+        assert successor.node == newcomer.node
+        cluster.kube.delete(paths.node_claim(claim.name), uid=claim.uid)
 
 
 def test_limits_and_waiting_pods_are_told(

@@ -67,6 +67,18 @@ def test_a_second_run_writes_nothing(
     assert writes(lab, owner) == 1
 
 
+def test_r35_before_karpenter_has_registered_the_node_its_taint_stays(
+    desk: Desk, bare: BareNodes, cluster: Cluster, lab: LabAddress
+) -> None:
+    """karpenter#1772: registration puts the startup taints on, also one that was taken off."""
+    unregistered = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
+    owner = bare.add("n", spec={"taints": [STARTUP, unregistered]})
+    refused = desk.do(ADMIT_NODE, AdmitRequest(owner, "boot-1")).refused
+    assert "has not registered it yet" in refused
+    assert taints_of(cluster, owner) == [STARTUP, unregistered]
+    assert writes(lab, owner) == 0
+
+
 def test_a_node_that_booted_since_is_not_let_in(
     desk: Desk, newcomer: Callable[[], Owner], bare: BareNodes, cluster: Cluster
 ) -> None:

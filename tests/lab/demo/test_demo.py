@@ -34,6 +34,10 @@ def test_each_node_ends_as_it_should_within_the_limit() -> None:
     assert {node for node, how in ended.items() if how == "returned"} == returned
     assert ended["inference-1"] == "held"
     assert ended["inference-2"] == "retired"
+    (replaced,) = [node for node in answer.json["nodes"] if node["ended"] == "replaced"]
+    assert replaced["pool"] == "elastic"
+    assert replaced["successor"] not in ("", replaced["node"])
+    assert replaced["pods_on_successor"] == 2
     assert took_s < LIMIT_S
     assert left_behind() == before
 

@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from workers.lab.demo.cast import PARTS, Ending, Part, whole_cast
+from workers.lab.demo.cast import BOUGHT, PARTS, Ending, Part, own_cast
 from workers.lab.demo.chronicle import OPEN, Chronicle
 from workers.lab.demo.sight import Seen
-from workers.lab.demo.verdict import Evidence, is_over, wrongs
+from workers.lab.demo.verdict import Evidence, is_over, successor_of, wrongs
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
 
 
 def part_of(ending: Ending) -> Part:
-    return next(part for part in whole_cast() if part.ending is ending)
+    return next(part for part in (*own_cast(), BOUGHT) if part.ending is ending)
 
 
 def seen(**changes: object) -> Seen:
@@ -60,15 +60,26 @@ def good(ending: Ending) -> Evidence:
         Ending.HELD: seen(**stood, is_held=True),
         Ending.RETIRED: seen(**stood, handed_over="operator:why"),
         Ending.UNTOUCHED: seen(),
+        Ending.REPLACED: None,
     }
     histories = {
         Ending.RETURNED: chronicle("returned", reboots=1),
         Ending.HELD: chronicle(OPEN, reboots=1, is_held=True),
         Ending.RETIRED: chronicle("retired"),
         Ending.UNTOUCHED: None,
+        Ending.REPLACED: replace(chronicle("replaced"), detail="replaced by Node m"),
     }
     part = part_of(ending)
-    return Evidence(part, sights[ending], histories[ending], part.reboots, writes=0, evictions=0)
+    return Evidence(
+        part,
+        sights[ending],
+        histories[ending],
+        part.reboots,
+        writes=0,
+        evictions=0,
+        successor=seen(node="m") if ending is Ending.REPLACED else None,
+        work_on_successor=2 if ending is Ending.REPLACED else 0,
+    )
 
 
 @pytest.mark.parametrize("ending", list(Ending))
@@ -76,7 +87,7 @@ def test_a_node_that_ended_as_it_should_is_passed(ending: Ending) -> None:
     assert wrongs(good(ending)) == []
 
 
-@pytest.mark.parametrize("ending", list(Ending))
+@pytest.mark.parametrize("ending", [e for e in Ending if e is not Ending.REPLACED])
 def test_a_node_that_is_gone_is_wrong(ending: Ending) -> None:
     assert wrongs(replace(good(ending), seen=None)) == ["the Node is gone"]
 
@@ -92,6 +103,13 @@ WRONG = {
     "never reported": (Ending.RETURNED, {"chronicle": None}),
     "retired, nobody has it": (Ending.RETIRED, {"seen": seen(is_cordoned=True, episode="e")}),
     "retired and rebooted": (Ending.RETIRED, {"boots": 1}),
+    "replaced, still there": (Ending.REPLACED, {"seen": seen()}),
+    "replaced without trying a boot": (Ending.REPLACED, {"boots": 0}),
+    "replaced by nobody": (Ending.REPLACED, {"successor": None}),
+    "replaced by one never examined": (Ending.REPLACED, {"successor": seen(has_baseline=False)}),
+    "replaced by one out of service": (Ending.REPLACED, {"successor": seen(is_cordoned=True)}),
+    "its work runs elsewhere or not at all": (Ending.REPLACED, {"work_on_successor": 1}),
+    "held in place of replaced": (Ending.REPLACED, {"chronicle": chronicle(OPEN, is_held=True)}),
     "an untouched node touched": (Ending.UNTOUCHED, {"writes": 1}),
     "an untouched node not Ready": (Ending.UNTOUCHED, {"seen": seen(is_ready=False)}),
 }
@@ -108,3 +126,13 @@ def test_it_is_over_when_held_or_closed() -> None:
     assert not is_over(part, seen(), chronicle(OPEN))
     assert is_over(part, seen(), chronicle(OPEN, is_held=True))
     assert is_over(part, seen(), chronicle("returned"))
+    assert not is_over(BOUGHT, None, chronicle(OPEN))
+    assert is_over(BOUGHT, None, chronicle("replaced"))
+
+
+@pytest.mark.parametrize(
+    ("detail", "name"),
+    [("replaced by Node m-1", "m-1"), ("replaced by Node ", ""), ("retired", ""), ("", "")],
+)
+def test_the_successor_is_named_by_the_history(detail: str, name: str) -> None:
+    assert successor_of(replace(chronicle("replaced"), detail=detail)) == name

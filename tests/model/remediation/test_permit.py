@@ -9,7 +9,14 @@ from tests.model.remediation.test_marks import MARKER
 from tests.model.views import NOW, POLICY, node
 from workflows.model.node import NodeView
 from workflows.model.remediation.arming import FLEET, Arming, Entry
-from workflows.model.remediation.marks import EPISODE, IGNORE, PAUSE, Marker, Slot
+from workflows.model.remediation.marks import (
+    EPISODE,
+    IGNORE,
+    KARPENTER_NODEPOOL_LABEL,
+    PAUSE,
+    Marker,
+    Slot,
+)
 from workflows.model.remediation.permit import (
     ALLOWED,
     PASSING,
@@ -114,6 +121,14 @@ SITUATIONS = (
         marker=replace(SLOTTED, handed_over="operator:fan"),
     ),
     Situation("no slot", {DISRUPT: Refusal.NO_SLOT}, marker=MARKER),
+    Situation(
+        "Karpenter has begun",
+        {DISRUPT: Refusal.OTHER_HEALER},
+        changes={
+            "labels": {"pool": "training", KARPENTER_NODEPOOL_LABEL: "np"},
+            "taints": ("karpenter.sh/rebooting:NoSchedule",),
+        },
+    ),
     Situation("cordon removed", {DISRUPT: Refusal.OVERRULED}, changes={"unschedulable": False}),
     Situation(
         "paused node in a pool that is not armed",

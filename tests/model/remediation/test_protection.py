@@ -59,7 +59,7 @@ def test_a_pod_that_is_going_protects_until_it_is_gone() -> None:
 def test_what_cannot_be_told_is_refused_with_the_remedy(effect: Effect) -> None:
     permit = decide_protection(effect, NODE, None, POLICY)
     assert permit.refusal is Refusal.PROTECTION_UNKNOWN
-    assert "deploy/rights" in permit.detail
+    assert "deploy/chart" in permit.detail
 
 
 @pytest.mark.parametrize("pods", [None, [SERVICE]], ids=["unknown", "protected"])

@@ -20,12 +20,12 @@ from workflows.model.remediation.replacement import (
     Horizon,
     NodePoolView,
     Standing,
-    choose_successor,
     horizon_of,
     is_beyond,
     is_by_hand,
     limits_reached,
     must_be_refilled,
+    newcomers_of,
     owning_claim_uid,
     parse_claim,
     parse_node_pool,
@@ -165,7 +165,7 @@ CLAIMS = st.lists(
 def test_nobody_of_before_is_a_newcomer(claims: list[ClaimView]) -> None:
     horizon = horizon_of(claims)
     assert not any(is_beyond(claim, horizon) for claim in claims)
-    assert choose_successor(claims, horizon) is None
+    assert newcomers_of(claims, horizon) == []
 
 
 @given(CLAIMS.filter(bool), st.integers(0, 5))
@@ -174,18 +174,19 @@ def test_whoever_is_made_later_is_one_even_in_the_same_second(
 ) -> None:
     horizon = horizon_of(claims)
     made = ClaimView("new", "u-new", horizon.newest + timedelta(seconds=later), "np", "", "")
-    assert choose_successor([*claims, made], horizon) == made
+    assert newcomers_of([*claims, made], horizon) == [made]
 
 
-def test_the_one_that_is_furthest_is_chosen_and_stays_chosen() -> None:
+def test_the_one_that_is_furthest_comes_first_after_the_one_that_was_taken() -> None:
     horizon = Horizon(NOW, ())
     first = ClaimView("a", "u-a", NOW + timedelta(seconds=1), "np", "", "")
     ready = replace(first, name="b", uid="u-b", created=NOW + timedelta(seconds=2))
     ready = replace(ready, conditions={"Launched": "True", "Registered": "True"})
-    assert choose_successor([first, ready], horizon) == ready
-    assert choose_successor([ready, first], horizon) == ready
+    assert newcomers_of([first, ready], horizon) == [ready, first]
+    assert newcomers_of([ready, first], horizon) == [ready, first]
+    assert newcomers_of([ready, first], horizon, {"u-a"}) == [first, ready]
     leaving = replace(ready, deleting=True)
-    assert choose_successor([first, leaving], horizon) == first
+    assert newcomers_of([first, leaving], horizon) == [first]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.workers.agent.playing import NORMAL, reading
 from workers.lab.address import NAMESPACE, LabAddress
 from workers.lab.controlplane.tether import tether
 from workers.lab.kubelet.spec import AGENT_LABEL, NodeSpec
-from workers.lab.kubelet.token import write_service_account
+from workers.lab.kubelet.volumes import write_files
 from workflows.model.detection.finding import FINDINGS_ANNOTATION, Finding, parse_findings
 
 ROOT = Path(__file__).parents[3]
@@ -50,9 +50,10 @@ class Stage:
         spec = NodeSpec(name=self.node, pool="agent", labels={AGENT_LABEL: "of-the-test"})
         self.nodes.added.append(self.node)
         self.nodes.client.add_nodes([spec])
-        account = write_service_account(
-            self.folder / "account", self._token(unique("agent")), NAMESPACE, self.lab.ca_file
-        )
+        account = self.folder / "account"
+        token = self._token(unique("agent"))
+        content = {"token": token.encode(), "namespace": NAMESPACE.encode()}
+        write_files(account, {**content, "ca.crt": self.lab.ca_file.read_bytes()})
         host, port = self.lab.api_url.removeprefix("https://").split(":")
         self.environment = {
             "NODE_NAME": self.node,

@@ -3,16 +3,20 @@
 import asyncio
 import signal
 import subprocess
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 
 import pytest
+import urllib3
 from temporalio.client import Client
 
 from tests.harness.policies import write_policy
 from tests.harness.processes import WORKING, Processes, processes
 from tests.harness.starts import start_cold
 from tests.harness.waiting import wait_until
+from workers.control.health import STUCK_AFTER_S, WorkerHealth
 from workers.control.settings import read_settings
 from workers.lab.address import Component, LabAddress
 from workers.lab.controlplane.lab import Lab
@@ -63,6 +67,46 @@ async def test_two_workers_bring_about_one_guard_and_one_schedule(
     assert interval.every == timedelta(seconds=40)
     assert schedule.schedule.policy.overlap.name == "SKIP"
     assert schedule.schedule.policy.catchup_window == timedelta(seconds=180)
+
+
+def asked(port: int, path: str) -> tuple[int, str]:
+    """Status and text; status 0 = nobody listens."""
+    try:
+        answer = urllib3.request(
+            "GET", f"http://127.0.0.1:{port}/{path}", timeout=5.0, retries=False
+        )
+    except urllib3.exceptions.HTTPError:
+        return 0, ""
+    return answer.status, answer.data.decode()
+
+
+def test_it_is_ready_when_it_polls_and_healthy_before(
+    started: Processes, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    port, nobody = unused_tcp_port_factory(), unused_tcp_port_factory()
+    waiting = started.start(
+        "worker",
+        {
+            "FLEETMEND_WORKER_LISTEN": f"127.0.0.1:{port}",
+            "TEMPORAL_ADDRESS": f"127.0.0.1:{nobody}",
+        },
+    )
+    wait_until(lambda: waiting.logged("waiting for Temporal"), 30, "it waits", saw=waiting.tail)
+    assert asked(port, "healthz") == (200, "ok\n")
+    status, text = asked(port, "readyz")
+    assert (status, "Temporal" in text) == (503, True)
+    waiting.end()
+    polling = started.worker(FLEETMEND_WORKER_LISTEN=f"127.0.0.1:{port}")
+    assert asked(port, "readyz") == (200, "ok\n"), polling.tail()
+    assert asked(port, "metrics")[0] == 404
+
+
+def test_a_worker_whose_loop_stands_is_to_be_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = WorkerHealth()
+    assert health.unhealthy() == ""
+    later = monotonic() + STUCK_AFTER_S + 1
+    monkeypatch.setattr("workers.control.health.monotonic", lambda: later)
+    assert "its loop stands" in health.unhealthy()
 
 
 def test_it_starts_cold_and_sigterm_ends_it_in_order(started: Processes) -> None:
@@ -127,6 +171,7 @@ def test_a_policy_that_cannot_be_used_stops_it(started: Processes, tmp_path: Pat
     [
         ("FLEETMEND_CLUSTER", "", "FLEETMEND_CLUSTER"),
         ("FLEETMEND_MAX_CACHED_WORKFLOWS", "many", "FLEETMEND_MAX_CACHED_WORKFLOWS"),
+        ("FLEETMEND_WORKER_LISTEN", "9473", "FLEETMEND_WORKER_LISTEN: '9473' is no address"),
         ("FLEETMEND_SWEEP_INTERVAL_S", "0", "greater than or equal to 1"),
     ],
 )

@@ -224,6 +224,12 @@ def test_observe_mode_promises_nothing_for_a_protected_node() -> None:
     assert (verdict.would_reflex, verdict.withheld) == (None, None)
 
 
+UNREGISTERED = {
+    "taints": [
+        {"key": "fleetmend.io/unvalidated", "effect": "NoSchedule"},
+        {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
+    ]
+}
 STARTUP = {"taints": [{"key": "fleetmend.io/unvalidated", "effect": "NoSchedule"}]}
 
 
@@ -263,7 +269,17 @@ def test_a_new_node_that_nobody_may_admit_is_told_about(
             node(spec=STARTUP, annotations={EPISODE: MARKER.encode()}), id="out of service"
         ),
         pytest.param(node(), id="in service"),
+        pytest.param(node(spec=UNREGISTERED), id="Karpenter will put the taint on once more"),
     ],
 )
 def test_an_admission_begins_with_a_ready_node_that_nobody_has(view: NodeView) -> None:
     assert not _judge(view).is_due
+
+
+def test_a_node_that_karpenter_has_not_registered_yet_is_not_judged() -> None:
+    """Its startup taint comes with the registration: before, it would pass for one in service."""
+    unregistered = {"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}
+    assert not _judge(node(spec=unregistered, reason="GpuLost")).has_episode
+    assert _judge(node(reason="GpuLost")).has_episode
+    marked = node(spec=unregistered, annotations={EPISODE: MARKER.encode()})
+    assert _judge(marked).has_episode

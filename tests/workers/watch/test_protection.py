@@ -95,7 +95,7 @@ def test_namespace_that_may_not_be_read_stops_no_report_and_is_told_until_it_may
     )
     (said,) = watch.logged("protected_namespace_unreadable")
     assert said["namespace"] == hidden
-    assert "31-rbac-protected-namespaces" in said["remedy"]
+    assert "protectedNamespaces" in said["remedy"]
     status, text = ask(unused_tcp_port, "readyz")
     assert (status, hidden in text) == (200, True)
     gauge = "fleetmend_watch_protected_namespaces_unreadable"
@@ -109,7 +109,7 @@ def test_namespace_that_may_not_be_read_stops_no_report_and_is_told_until_it_may
 
 
 def _let_watch_see(cluster: Cluster, namespace: str) -> None:
-    """As the second document of deploy/rights/31 says, for another namespace."""
+    """As the chart does for a namespace that its values name."""
     name = "fleetmend-protected-pods"
     group = RBAC.split("/", maxsplit=1)[0]
     role: JsonObject = {

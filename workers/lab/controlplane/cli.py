@@ -18,15 +18,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from workers.lab.address import (
+    NAMESPACE,
     ComponentStage,
     LabAccount,
     LabAddress,
     LabNotRunning,
     read_address,
 )
+from workers.lab.controlplane.chart import RELEASE
 from workers.lab.controlplane.errors import LabError
 from workers.lab.controlplane.lab import LabStatus, lab_status, start_lab, stop_lab
-from workers.lab.controlplane.settings import AuditMode, LabSettings
+from workers.lab.controlplane.launch import wanted_settings
+from workers.lab.controlplane.programs import find_helm
+from workers.lab.controlplane.progress import build_on_terminal
+from workers.lab.controlplane.release import SYSTEM_NODE, await_pods
+from workers.lab.controlplane.settings import AuditMode, LabSettings, ReleaseSettings
 from workers.lab.paths import LAB_DIRECTORY_VARIABLE, LabPaths, default_lab_directory
 from workers.tables import open_console, plain_table
 
@@ -72,6 +78,13 @@ def up(  # noqa: PLR0913 - typer's options are arguments
         bool | None,
         typer.Option("--node-repair/--no-node-repair", help="Let Karpenter repair by itself."),
     ] = None,
+    install: Annotated[
+        bool | None,
+        typer.Option(
+            "--install/--no-install",
+            help="All of fleetmend as pods, by its Helm chart; without: its rights and agents.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start the lab, or find the one that runs; the first time its programs are built."""
@@ -83,16 +96,20 @@ def up(  # noqa: PLR0913 - typer's options are arguments
         "node_repair": node_repair,
     }
     named = {name: value for name, value in given.items() if value is not None}
+    if install is not None:
+        named["release"] = ReleaseSettings() if install else None
     with _failures_told(as_json=as_json):
         is_running_before = _is_running(directory)
         started = time.monotonic()
         settings = _settings(named)
         address = start_lab(directory, settings, detached=not foreground)
+        if install:
+            await_pods(address)
         took_s = time.monotonic() - started
         if as_json:
             _write_json({**address.model_dump(mode="json"), "ready_after_s": round(took_s, 2)})
         else:
-            if is_running_before and named:
+            if is_running_before and named.keys() - {"release"}:
                 Console(stderr=True).print(
                     "its settings stay as they are; to change them, first: fleetmend lab down"
                 )
@@ -143,7 +160,7 @@ def kubeconfig(
         path = read_address(directory).kubeconfig(account)
         if not path.exists():
             raise LabError(
-                f"the lab has no ServiceAccount fleetmend-{account.value} (deploy/rights makes "
+                f"the lab has no ServiceAccount fleetmend-{account.value} (deploy/chart makes "
                 "it); then run: fleetmend lab up"
             )
         text = path.read_text() if content else str(path)
@@ -215,12 +232,44 @@ def _tell_next_steps(address: LabAddress, took_s: float, *, is_running_before: b
     option = ""
     if address.directory != default_lab_directory():
         option = f" --dir {address.directory}"
-    console.print("next:", style="bold")
-    for step in (
-        f"export KUBECONFIG=$(fleetmend lab kubeconfig{option})",
+    exports = [f"KUBECONFIG=$(fleetmend lab kubeconfig{option})"]
+    if address.temporal_address:
+        exports += [f"FLEETMEND_CLUSTER={address.cluster}"]
+        exports += [f"TEMPORAL_ADDRESS={address.temporal_address}"]
+    _show_steps(
+        "next:",
+        f"export {' '.join(exports)}",
         f"fleetmend lab status{option}",
         f"fleetmend lab down{option}",
-    ):
+    )
+    settings = wanted_settings(address.paths, None)
+    if settings.deploy is None or not address.temporal_address:
+        return
+    if settings.release is not None:
+        _show_steps(
+            "fleetmend runs in it, installed by Helm:",
+            "fleetmend status",
+            f"kubectl -n {NAMESPACE} get pods",
+            f"fleetmend lab logs fleetmend-worker{option}",
+            f"{_helm()} uninstall {RELEASE} --namespace {NAMESPACE}",
+        )
+        return
+    _show_steps(
+        f"to install fleetmend by Helm (or: fleetmend lab up --install{option}):",
+        f"fleetmend lab node add {SYSTEM_NODE} --system{option}",
+        f"{_helm()} upgrade --install {RELEASE} {settings.deploy} --namespace {NAMESPACE} "
+        f"--values {address.paths.pod_values}",
+    )
+
+
+def _helm() -> str:
+    return str(find_helm(build_on_terminal))
+
+
+def _show_steps(title: str, *steps: str) -> None:
+    console = open_console()
+    console.print(title, style="bold")
+    for step in steps:
         console.print(f"  {step}", markup=False, soft_wrap=True)
 
 

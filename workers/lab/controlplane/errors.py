@@ -47,4 +47,8 @@ class ApiRequestFailed(LabError):
 
 
 class ManifestRejected(LabError):
-    """A manifest below deploy/ can't be read or was refused; the message names its file."""
+    """A manifest can't be read or was refused; the message names its file."""
+
+
+class ChartRejected(LabError):
+    """fleetmend's chart can't be installed; the message has helm's own words."""

@@ -1,39 +1,33 @@
-"""Putting fleetmend into a fresh lab cluster: namespace, CRD, rights, kubeconfigs.
+"""Putting fleetmend into a fresh lab cluster: namespace, chart, kubeconfigs.
 
-Owns the order (CRDs before what uses them, admission policies before the rights they bind) and the
-proof that it acts, not only that it is stored. Does not write any rule: those are the manifests
-below deploy/. Runs at each start of a lab, and may be run again at any time.
+Owns the proof that what the chart brings acts and is served, not only that it is stored. Does not
+write any rule: those are in deploy/chart, and helm installs them (`chart.py`). Runs at each start of
+a lab, and may be run again at any time.
 """
 
 import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from workers.lab.address import NAMESPACE, LabAccount, LabAddress, write_atomically
 from workers.lab.controlplane.api import LabApi
+from workers.lab.controlplane.chart import install_chart, lab_values
 from workers.lab.controlplane.errors import ApiRequestFailed, LabStartFailed
 from workers.lab.controlplane.kubeconfig import certificate_user, kubeconfig
-from workers.lab.controlplane.manifests import (
-    INSTALL_LIMIT_S,
-    POLL_S,
-    apply_manifest,
-    await_served,
-    read_manifests,
-)
+from workers.lab.controlplane.manifests import INSTALL_LIMIT_S, POLL_S, await_served
 from workers.lab.controlplane.pki import KeyPair
-from workers.lab.controlplane.settings import REPOSITORY_DEPLOY
+from workers.lab.controlplane.programs import find_helm
+from workers.lab.controlplane.progress import build_on_terminal
+from workers.lab.controlplane.release import pod_values, write_temporal_secret
+from workers.lab.controlplane.settings import REPOSITORY_CHART, ReleaseSettings
 
-RELEASE_IMAGE: Final = "fleetmend:lab"
-RELEASE_CONFIG_MAP: Final = "fleetmend-release"
-# In the order in which they are installed.
-MANIFEST_FOLDERS: Final = ("crd", "rights")
 # A lab that runs longer gets fresh ones by the next `lab up`.
 TOKEN_LIFE_S: Final = 7 * 24 * 3600
 SERVICE_ACCOUNTS: Final = {
@@ -41,6 +35,8 @@ SERVICE_ACCOUNTS: Final = {
     LabAccount.WORKER: "fleetmend-worker",
     LabAccount.OPERATOR: "fleetmend-operator",
 }
+CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_CRD: Final = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
 _PROBE_NAME: Final = "fleetmend-lab-admission-probe"
 
 
@@ -53,49 +49,57 @@ class Installed(BaseModel):
     until: float  # Unix time at which half of the tokens' life is over
 
 
-def install(address: LabAddress, deploy: Path | None = REPOSITORY_DEPLOY) -> None:
+def install(
+    address: LabAddress,
+    chart: Path | None = REPOSITORY_CHART,
+    release: ReleaseSettings | None = None,
+) -> None:
     """Install everything; returns when CRDs are served and admission policies act.
 
     Args:
         address: the lab; its API server is ready.
-        deploy: folder with crd/ and rights/, each may be absent; None = only the namespace.
+        chart: folder of the Helm chart; None = only the namespace.
+        release: what of fleetmend runs as pods; None = nothing but agents.
 
     Raises:
-        ManifestRejected: a manifest can't be read or was refused.
+        ChartRejected: the chart can't be read or was refused.
         LabStartFailed: something was accepted but does not act within the limit.
     """
     api = LabApi(address)
     try:
         _ensure_namespace(api)
         _write_admin_kubeconfig(address)
-        if deploy is not None:
-            for path, manifest in read_manifests(_files(deploy, "crd")):
-                apply_manifest(api, path, manifest)
-                await_served(api, manifest)
-            api.apply(_release())
-            rights = list(read_manifests(_files(deploy, "rights")))
-            for path, manifest in rights:
-                apply_manifest(api, path, manifest)
-            if any(m["kind"] == "ValidatingAdmissionPolicyBinding" for _, m in rights):
-                _await_admission(api)
+        if chart is not None:
+            if address.temporal_address:
+                write_temporal_secret(api, address)
+            write_atomically(address.paths.pod_values, yaml.safe_dump(_pods(address, release)))
+            values = _values(address, release)
+            install_chart(address, find_helm(build_on_terminal), chart, values)
+            for crd in api.request("GET", CRDS).get("items", []):
+                await_served(api, {**_CRD, **crd})
+            _await_admission(api)
         _await_default_service_account(api)
         for account, name in SERVICE_ACCOUNTS.items():
-            # People who look around in a lab without rights/ have no such accounts.
+            # People who look around in a lab without the chart have no such accounts.
             with suppress(ServiceAccountMissing):
                 service_account_kubeconfig(address, NAMESPACE, name, address.kubeconfig(account))
     finally:
         api.close()
-    record = Installed(digest=_digest(deploy), until=time.time() + TOKEN_LIFE_S / 2)
+    record = Installed(
+        digest=_digest(address, chart, release), until=time.time() + TOKEN_LIFE_S / 2
+    )
     write_atomically(address.paths.installed_file, record.model_dump_json())
 
 
-def is_installed(address: LabAddress, deploy: Path | None) -> bool:
-    """Whether exactly these manifests were installed since the lab's start, with fresh tokens."""
+def is_installed(
+    address: LabAddress, chart: Path | None, release: ReleaseSettings | None = None
+) -> bool:
+    """Whether exactly this chart was installed since the lab's start, with fresh tokens."""
     try:
         record = Installed.model_validate_json(address.paths.installed_file.read_bytes())
     except (OSError, ValidationError):
         return False
-    return record.digest == _digest(deploy) and time.time() < record.until
+    return record.digest == _digest(address, chart, release) and time.time() < record.until
 
 
 class ServiceAccountMissing(ApiRequestFailed):
@@ -137,7 +141,7 @@ def service_account_kubeconfig(
 
 
 def _ensure_namespace(api: LabApi) -> None:
-    """Not by apply: that would take away the labels which a manifest has set before."""
+    """Not by apply: that would take away the labels which the chart has set before."""
     if not api.exists(f"/api/v1/namespaces/{NAMESPACE}"):
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         api.request("POST", "/api/v1/namespaces", body=manifest)
@@ -148,19 +152,6 @@ def _write_admin_kubeconfig(address: LabAddress) -> None:
     user = certificate_user(KeyPair(pki / "admin.crt", pki / "admin.key"))
     content = kubeconfig(address.api_url, address.ca_file, user, namespace=NAMESPACE)
     write_atomically(address.kubeconfig(LabAccount.ADMIN), content)
-
-
-def _release() -> Mapping[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": RELEASE_CONFIG_MAP, "namespace": NAMESPACE},
-        "data": {"image": RELEASE_IMAGE},
-    }
-
-
-def _files(deploy: Path, folder: str) -> list[Path]:
-    return sorted((deploy / folder).glob("*.yaml"))
 
 
 def _await_admission(api: LabApi) -> None:
@@ -238,10 +229,18 @@ def _await_default_service_account(api: LabApi) -> None:
     )
 
 
-def _digest(deploy: Path | None) -> str:
-    digest = hashlib.sha256(json.dumps([RELEASE_IMAGE, str(deploy)]).encode())
-    if deploy is not None:
-        for folder in MANIFEST_FOLDERS:
-            for path in _files(deploy, folder):
-                digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+def _values(address: LabAddress, release: ReleaseSettings | None) -> dict[str, Any]:
+    return lab_values(address) if release is None else pod_values(address, release)
+
+
+def _pods(address: LabAddress, release: ReleaseSettings | None) -> dict[str, Any]:
+    """The values with which all runs as pods, for whoever calls helm by hand."""
+    return pod_values(address, release or ReleaseSettings())
+
+
+def _digest(address: LabAddress, chart: Path | None, release: ReleaseSettings | None) -> str:
+    digest = hashlib.sha256(json.dumps([_values(address, release), str(chart)]).encode())
+    if chart is not None:
+        for path in sorted(p for p in chart.rglob("*") if p.is_file()):
+            digest.update(str(path.relative_to(chart)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

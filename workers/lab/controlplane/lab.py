@@ -39,12 +39,14 @@ from workers.lab.controlplane.launch import (
     await_ready,
     end_supervisor,
     make_plan,
+    remember_release,
     remembered_plan,
     spawn_supervisor,
     wanted_settings,
 )
 from workers.lab.controlplane.programs import CONTROL_PLANE, Announce, find_programs
 from workers.lab.controlplane.progress import announce_on_terminal, build_on_terminal
+from workers.lab.controlplane.release import ensure_system_node
 from workers.lab.controlplane.settings import LabSettings
 from workers.lab.paths import LabPaths
 
@@ -101,7 +103,7 @@ def start_lab(
     Args:
         directory: the lab's own directory; it is made, and survives `stop_lab`.
         settings: None = those of the directory's last start, else the defaults. A lab that runs
-            already keeps its own.
+            already keeps its own, but for `release`, if that is named.
         detached: True = the lab outlives this process; False = it ends when this process ends.
         listeners: who is told about passed-over programs and a build.
 
@@ -117,6 +119,8 @@ def start_lab(
     with _start_lock(paths):
         running = _running(paths)
         if running is not None:
+            if settings is not None and "release" in settings.model_fields_set:
+                remember_release(paths, settings.release)
             _finish_start(running.address, None)
             return running.address
         told = listeners or StartListeners()
@@ -266,9 +270,11 @@ def _finish_start(address: LabAddress, supervisor: "subprocess.Popen[bytes] | No
     deadline = time.monotonic() + settings.ready_timeout_s
     # Temporal and the simulated nodes' process still load while the manifests are installed.
     await_ready(paths, CONTROL_PLANE, deadline, supervisor)
-    if not is_installed(address, settings.deploy):
-        install(address, settings.deploy)
+    if not is_installed(address, settings.deploy, settings.release):
+        install(address, settings.deploy, settings.release)
     await_ready(paths, tuple(Component), deadline, supervisor)
+    if settings.release is not None and settings.fleet:
+        ensure_system_node(address)
 
 
 def _component_status(report: ComponentReport) -> ComponentStatus:

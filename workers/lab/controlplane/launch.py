@@ -30,7 +30,7 @@ from workers.lab.controlplane.child import is_port_free, last_lines
 from workers.lab.controlplane.child_spec import LOOPBACK
 from workers.lab.controlplane.errors import LabStartFailed
 from workers.lab.controlplane.programs import Programs
-from workers.lab.controlplane.settings import LabPorts, LabSettings, LaunchPlan
+from workers.lab.controlplane.settings import LabPorts, LabSettings, LaunchPlan, ReleaseSettings
 from workers.lab.paths import LabPaths
 
 POLL_S: Final = 0.05
@@ -75,6 +75,15 @@ def wanted_settings(paths: LabPaths, named: LabSettings | None) -> LabSettings:
         return named
     remembered = remembered_plan(paths)
     return LabSettings() if remembered is None else remembered.settings
+
+
+def remember_release(paths: LabPaths, release: ReleaseSettings | None) -> None:
+    """From now on this runs as pods of the lab: the one setting that a running lab takes."""
+    plan = remembered_plan(paths)
+    if plan is not None and plan.settings.release != release:
+        settings = plan.settings.model_copy(update={"release": release})
+        changed = plan.model_copy(update={"settings": settings})
+        write_atomically(paths.settings_file, changed.model_dump_json(indent=2))
 
 
 def make_plan(paths: LabPaths, settings: LabSettings, programs: Programs) -> LaunchPlan:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 import workers
 from workers.lab.address import Component
 
-REPOSITORY_DEPLOY = Path(workers.__file__).parent.parent / "deploy"
+REPOSITORY_CHART = Path(workers.__file__).parent.parent / "deploy" / "chart"
 
 
 class AuditMode(StrEnum):
@@ -21,6 +21,21 @@ class AuditMode(StrEnum):
 
     BATCH = "batch"  # within milliseconds after the answer
     BLOCKING = "blocking"  # before the answer: a test may read its own write at once
+
+
+class ReleaseSettings(BaseModel):
+    """fleetmend as pods of a lab."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    replicas: int = Field(1, ge=1, le=5)
+    """Of watch and of worker."""
+
+    policy: Path = REPOSITORY_CHART.parent / "policies" / "demo.yaml"
+    """File with the policy; the built-in one knows no pool of a lab."""
+
+    tag: str = Field("lab", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
+    """Of the image: `lab` = this checkout, another one = the lab's own `images/TAG`."""
 
 
 class LabSettings(BaseModel):
@@ -69,9 +84,13 @@ class LabSettings(BaseModel):
     ready_timeout_s: float = Field(120.0, gt=0.0, le=600.0)
     """Deadline of a start. A start takes 5 s on two idle cores, 20 s on cores shared by ten."""
 
-    deploy: Path | None = REPOSITORY_DEPLOY
-    """Folder with crd/ and rights/ to install at the start; None = install nothing but the
-    namespace."""
+    deploy: Path | None = REPOSITORY_CHART
+    """Folder of the Helm chart to install at the start, with the values of `chart.lab_values`; None =
+    install nothing but the namespace."""
+
+    release: ReleaseSettings | None = None
+    """What of fleetmend runs as pods; None = its rights alone: watch and worker are started by hand
+    under their accounts."""
 
     @model_validator(mode="after")
     def _repair_needs_karpenter(self) -> Self:

@@ -4,7 +4,7 @@ Owns that table. Does nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -14,11 +14,27 @@ WORKING: Final = ("training", "inference")
 SPARE: Final = "spare"
 """A pool without work: its idle nodes are validated when the Schedule ticks."""
 NODES_OF_POOL: Final = MappingProxyType({"training": 6, "inference": 6, SPARE: 2})
-POOLS: Final = tuple(NODES_OF_POOL)
+ELASTIC: Final = "elastic"
+"""A pool whose machines Karpenter buys as its work asks for them, and replaces."""
+POOLS: Final = (*NODES_OF_POOL, ELASTIC)
 GPUS: Final = 8
+POD_GPUS: Final = 4
 BOOT_TIME_S: Final = 3.0
 HANG_S: Final = 60
 RETIRE_REASON: Final = "demo: the fan of this node is due"
+
+
+@dataclass(frozen=True)
+class Job:
+    """Training pods of one pool, and how many of them a drain must leave running."""
+
+    replicas: int
+    at_least: int
+
+
+JOBS: Final = MappingProxyType({**{pool: Job(6, 4) for pool in WORKING}, ELASTIC: Job(2, 0)})
+"""By pool. Two pods of four GPUs each fill the one machine that Karpenter buys for them; nothing
+keeps one of them running until that machine's successor has passed."""
 
 
 class Ending(StrEnum):
@@ -27,6 +43,7 @@ class Ending(StrEnum):
     RETURNED = "returned"
     HELD = "held"
     RETIRED = "retired"
+    REPLACED = "replaced"
     UNTOUCHED = "untouched"
 
 
@@ -121,10 +138,26 @@ PARTS: Final = (
 )
 
 
-def whole_cast() -> tuple[Part, ...]:
-    """Every node, those to which nothing happens included, pool by pool."""
-    named = {part.node: part for part in PARTS}
+BOUGHT: Final = Part(
+    "(Karpenter's)",
+    ELASTIC,
+    Ending.REPLACED,
+    "a GPU is gone for good, and its machine is Karpenter's: another one comes in its place",
+    "gpu-missing-after-reboot",
+    reboots=1,
+)
+"""The node that Karpenter makes; its name is known once it is there (`named`)."""
+
+
+def named(node: str) -> Part:
+    """Karpenter's node under the name that it has."""
+    return replace(BOUGHT, node=node)
+
+
+def own_cast() -> tuple[Part, ...]:
+    """Every node that the demo adds, those to which nothing happens included, pool by pool."""
+    known = {part.node: part for part in PARTS}
     names = [(f"{pool}-{i}", pool) for pool, nodes in NODES_OF_POOL.items() for i in range(nodes)]
     return tuple(
-        named.get(name) or Part(name, pool, Ending.UNTOUCHED, "nothing") for name, pool in names
+        known.get(name) or Part(name, pool, Ending.UNTOUCHED, "nothing") for name, pool in names
     )

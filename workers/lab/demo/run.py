@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,11 +19,26 @@ from temporalio.client import Client
 
 from workers.lab.controlplane.api import LabApi
 from workers.lab.demo import scene as stage_setting
-from workers.lab.demo.cast import POOLS, RETIRE_REASON, Ending, Part, whole_cast
-from workers.lab.demo.chronicle import Chronicle, read_chronicles
+from workers.lab.demo.cast import (
+    ELASTIC,
+    POOLS,
+    RETIRE_REASON,
+    Ending,
+    Part,
+    named,
+    own_cast,
+)
+from workers.lab.demo.chronicle import OPEN, Chronicle, read_chronicles
 from workers.lab.demo.scene import CLUSTER, Scene, SceneFailed, start_scene
-from workers.lab.demo.sight import Seen, look
-from workers.lab.demo.verdict import AuditCounts, Evidence, is_over, read_audit, wrongs
+from workers.lab.demo.sight import Seen, gone, look
+from workers.lab.demo.verdict import (
+    AuditCounts,
+    Evidence,
+    is_over,
+    read_audit,
+    successor_of,
+    wrongs,
+)
 from workers.lab.demo.view import (
     Findings,
     Line,
@@ -32,13 +47,15 @@ from workers.lab.demo.view import (
     Stage,
     line_of,
     node_report,
+    short,
     show_report,
 )
+from workers.lab.kubelet.host_root import BootEvent, read_boot_log
 from workers.tables import open_console
 from workers.temporal_connection import connect_or_explain, read_target
 
 BASELINES_LIMIT_S: Final = 60.0
-ENDINGS_LIMIT_S: Final = 90.0
+ENDINGS_LIMIT_S: Final = 150.0
 LOOK_S: Final = 0.5
 CONNECT_S: Final = 15.0
 
@@ -51,6 +68,8 @@ class Course:
     stage: Stage
     api: LabApi
     client: Client
+    cast: tuple[Part, ...] = field(default_factory=own_cast)
+    """Karpenter's node joins when it is there."""
     befell: dict[str, datetime] = field(default_factory=dict)
     stood_on: dict[str, str] = field(default_factory=dict)
     seen: Mapping[str, Seen] = field(default_factory=dict)
@@ -73,8 +92,8 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
     console = open_console()
     with Stage(console, is_silent=write is not None) as stage:
         stage.say(
-            f"starting a control plane, {stage_setting.node_count()} nodes in {len(POOLS)} pools, and "
-            "training pods"
+            f"starting a control plane, fleetmend by its Helm chart, {stage_setting.node_count()} "
+            f"GPU nodes in {len(POOLS)} pools, and training pods"
         )
         scene = start_scene(detached=keep)
         try:
@@ -104,7 +123,6 @@ def run_demo(*, keep: bool, stays: bool, write: Callable[[Report], None] | None)
 
 async def _play(scene: Scene, stage: Stage, begun: float) -> Report:
     stage.say(f"Temporal UI, while this runs: {scene.address.temporal_ui_url}")
-    scene.start_processes()
     stage.say("arming the pools, as the operator")
     arming = [scene.command("arm", pool, "--reason", "demo") for pool in POOLS]
     await asyncio.gather(*arming)
@@ -122,14 +140,21 @@ async def _play(scene: Scene, stage: Stage, begun: float) -> Report:
 
 async def _until_baselines(course: Course) -> None:
     course.stage.say("fleetmend counts the GPUs of the healthy nodes: their baselines")
-    wanted = {part.node for part in whole_cast()}
 
     def missing() -> str:
         course.seen = look(course.api)
+        bought = [seen.node for seen in course.seen.values() if seen.pool == ELASTIC]
+        if len(bought) != 1:
+            return f"{len(bought)} nodes of pool {ELASTIC} in place of one"
+        course.cast = (*own_cast(), named(bought[0]))
+        wanted = {part.node for part in course.cast}
         without = sorted(n for n in wanted if not _has_baseline(course.seen.get(n)))
-        pods = stage_setting.running_pods(course.api)
-        short = stage_setting.pods_wanted() - pods
-        return ", ".join(without) or (f"{short} training pods are not Ready" if short > 0 else "")
+        short = stage_setting.pods_wanted() - stage_setting.running_pods(course.api)
+        return (
+            ", ".join(without)
+            or (f"{short} training pods are not Ready" if short > 0 else "")
+            or stage_setting.own_pods_missing(course.api)
+        )
 
     await _until(course, missing, BASELINES_LIMIT_S, "no baseline yet")
 
@@ -141,13 +166,13 @@ async def _let_it_happen(course: Course) -> None:
         str(pod["metadata"]["name"]): str((pod.get("spec") or {}).get("nodeName", ""))
         for pod in listed.get("items") or []
     }
-    parts = [part for part in whole_cast() if part.befalls]
+    parts = [part for part in course.cast if part.befalls]
     with course.scene.fleet as fleet:
         for part in parts:
             if part.fault:
                 course.befell[part.node] = datetime.now(UTC)
                 fleet.inject(part.node, part.fault, part.options)
-                course.stage.say(f"{part.node}: {part.what} ({part.fault})")
+                course.stage.say(f"{short(part.node)}: {part.what} ({part.fault})")
     for part in parts:
         if not part.fault:
             course.befell[part.node] = datetime.now(UTC)
@@ -172,13 +197,13 @@ async def _until_endings(course: Course) -> None:
     def missing() -> str:
         return ", ".join(
             part.node
-            for part in whole_cast()
+            for part in course.cast
             if not is_over(part, course.seen.get(part.node), course.chronicles.get(part.node))
         )
 
     deadline = time.monotonic() + ENDINGS_LIMIT_S
     while True:
-        course.scene.refuse_dead()
+        course.scene.refuse_dead(course.api)
         await _follow(course)
         if not missing() or time.monotonic() > deadline:
             return  # what is missing is told by the verdict
@@ -187,14 +212,34 @@ async def _until_endings(course: Course) -> None:
 
 async def _follow(course: Course) -> None:
     course.seen = look(course.api)
-    course.chronicles = await read_chronicles(course.client, CLUSTER)
+    course.chronicles = await _chronicles(course)
     steps = await _steps(course.client)
     now = datetime.now(UTC)
-    course.stage.show([_line(course, part, steps, now) for part in whole_cast()])
+    course.stage.show([_line(course, part, steps, now) for part in course.cast])
+
+
+async def _chronicles(course: Course) -> Mapping[str, Chronicle]:
+    """The episodes of what befell; not of a hiccup at a node's start."""
+    found = await read_chronicles(course.client, CLUSTER)
+    return {
+        node: chronicle
+        for node, chronicle in found.items()
+        if node not in course.befell or chronicle.started >= course.befell[node]
+    }
 
 
 def _line(course: Course, part: Part, steps: Mapping[str, str], now: datetime) -> Line:
-    return line_of(part, course.seen.get(part.node), steps, course.befell.get(part.node), now)
+    seen = course.seen.get(part.node) or _last_seen(course, part)
+    return line_of(part, seen, steps, course.befell.get(part.node), now)
+
+
+def _last_seen(course: Course, part: Part) -> Seen | None:
+    """What the history tells of a node that is gone."""
+    chronicle = course.chronicles.get(part.node)
+    if chronicle is None or not chronicle.phases:
+        return None
+    outcome = "" if chronicle.outcome == OPEN else chronicle.outcome
+    return gone(part.node, part.pool, chronicle.phases[-1].phase, outcome)
 
 
 async def _steps(client: Client) -> dict[str, str]:
@@ -211,11 +256,10 @@ async def _steps(client: Client) -> dict[str, str]:
 
 async def _judge(course: Course, begun: float) -> Report:
     course.seen = look(course.api)
-    course.chronicles = await read_chronicles(course.client, CLUSTER)
+    course.chronicles = await _chronicles(course)
     counts = read_audit(course.scene.address.audit_log, course.audit_offset)
-    with course.scene.fleet as fleet:
-        boots = {view.name: view.boots for view in fleet.nodes()}
-    nodes = tuple(_judge_node(course, part, boots, counts) for part in whole_cast())
+    boots = {part.node: _boots(course, part.node) for part in course.cast}
+    nodes = tuple(_judge_node(course, part, boots, counts) for part in course.cast)
     return Report(
         passed=all(not node.wrongs for node in nodes),
         took_s=round(time.monotonic() - begun, 1),
@@ -225,6 +269,12 @@ async def _judge(course: Course, begun: float) -> Report:
     )
 
 
+def _boots(course: Course, node: str) -> int:
+    """The machine's own count, which stays when it is gone; the first boot isn't one."""
+    log = read_boot_log(course.scene.address.paths.nodes / node)
+    return sum(1 for record in log if record.event is BootEvent.BOOT)
+
+
 def _judge_node(
     course: Course, part: Part, boots: Mapping[str, int], counts: AuditCounts
 ) -> NodeReport:
@@ -232,6 +282,7 @@ def _judge_node(
         number for pod, number in counts.evictions.items() if course.stood_on.get(pod) == part.node
     )
     chronicle = course.chronicles.get(part.node)
+    successor = successor_of(chronicle)
     evidence = Evidence(
         part=part,
         seen=course.seen.get(part.node),
@@ -239,25 +290,28 @@ def _judge_node(
         boots=boots.get(part.node, -1),
         writes=counts.writes.get(part.node, 0),
         evictions=evicted,
+        successor=course.seen.get(successor),
+        work_on_successor=stage_setting.running_pods(course.api, successor) if successor else 0,
     )
     cordoned = counts.cordoned.get(part.node)
     found = Findings(wrongs(evidence), evidence.boots, evicted, cordoned)
     befell = course.befell.get(part.node, datetime.now(UTC))
     ui = course.scene.address.temporal_ui_url
-    return node_report(part, chronicle, befell, found, ui)
+    report = node_report(part, chronicle, befell, found, ui)
+    return replace(report, successor=successor, pods_on_successor=evidence.work_on_successor)
 
 
 async def _until(course: Course, missing: Callable[[], str], limit_s: float, what: str) -> None:
     deadline = time.monotonic() + limit_s
     while True:
-        course.scene.refuse_dead()
+        course.scene.refuse_dead(course.api)
         lack = missing()
         if not lack:
             return
         if time.monotonic() > deadline:
             raise SceneFailed(
-                f"{what} after {limit_s:g} s: {lack}. The end of the worker's log (--keep keeps "
-                f"it):\n{course.scene.log_end('worker')}"
+                f"{what} after {limit_s:g} s: {lack}. The end of a worker's log (--keep keeps "
+                f"it):\n{course.scene.log_end('fleetmend-worker')}"
             )
         await asyncio.sleep(LOOK_S)
 
@@ -271,7 +325,6 @@ def _tell_kept(console: Console, scene: Scene) -> None:
     environment = {
         "FLEETMEND_LAB": str(address.directory),
         "FLEETMEND_CLUSTER": address.cluster,
-        "FLEETMEND_POLICY": str(stage_setting.POLICY),
         "KUBECONFIG": str(address.paths.kubeconfig("operator")),
         "TEMPORAL_ADDRESS": address.temporal_address,
     }
@@ -282,10 +335,11 @@ def _tell_kept(console: Console, scene: Scene) -> None:
         "fleetmend status",
         "fleetmend node inference-1",
         "fleetmend lab inject training-4 xid-48",
-        f"less {scene.log('worker')}",
+        "fleetmend lab logs fleetmend-worker",
+        "kubectl -n fleetmend get pods -o wide",
     ):
         console.print(f"  {line}", markup=False, soft_wrap=True)
-    console.print("[bold]to end it (watch and worker end with it):[/]")
+    console.print("[bold]to end it, fleetmend's pods with it:[/]")
     console.print(f"  fleetmend lab down --dir {address.directory}", markup=False, soft_wrap=True)
 
 

@@ -1,60 +1,50 @@
-"""The scene of the demo: a lab, its nodes, training pods, fleetmend's processes, and commands.
+"""The scene of the demo: a lab with fleetmend installed by Helm, its nodes, training pods, commands.
 
-Owns starting and ending all of it. Watch and worker run as programs under their own ServiceAccounts
-and end with the lab's supervisor; arming and retiring are the operator's commands. Only the training
-pods and the budget over them are an administrator's, as in a real cluster.
+Owns starting and ending all of it, and the look at fleetmend's own pods. What runs of fleetmend runs
+because the chart says so; arming and retiring are the operator's commands. Only the installation,
+the training pods, the budgets over them and the NodePool are an administrator's, as in life.
 """
 
 import asyncio
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from workers.lab.address import LabAccount, LabAddress, LabNotRunning, read_lab_file
+from workers.lab.address import NAMESPACE as OWN_NAMESPACE
+from workers.lab.address import LabAccount, LabAddress, LabNotRunning
 from workers.lab.controlplane.api import LabApi
-from workers.lab.controlplane.child import last_lines
 from workers.lab.controlplane.lab import start_lab, stop_lab
-from workers.lab.controlplane.settings import REPOSITORY_DEPLOY, LabSettings
-from workers.lab.demo.cast import BOOT_TIME_S, GPUS, WORKING, whole_cast
+from workers.lab.controlplane.release import DEPLOYMENTS
+from workers.lab.controlplane.settings import LabSettings, ReleaseSettings
+from workers.lab.demo.cast import BOOT_TIME_S, ELASTIC, GPUS, JOBS, POD_GPUS, Job, own_cast
+from workers.lab.karpenter.node_pools import UNVALIDATED, PoolShape, node_pool
 from workers.lab.kubelet.client import FleetClient
+from workers.lab.kubelet.pod_logs import find_pod_logs
 from workers.lab.kubelet.spec import GPU_RESOURCE, POOL_LABEL, NodeSpec
 
 CLUSTER: Final = "demo"
-POLICY: Final = REPOSITORY_DEPLOY / "policies" / "demo.yaml"
+FLEETMEND: Final = ReleaseSettings(replicas=2)
 NAMESPACE: Final = "default"
-POD_GPUS: Final = 4
-REPLICAS: Final = 6
-MIN_AVAILABLE: Final = 4
 COMMAND_LIMIT_S: Final = 60.0
-END_LIMIT_S: Final = 20.0
 CLI: Final = (sys.executable, "-m", "workers.cli")
-TASTE: Final = {
-    "FLEETMEND_SWEEP_INTERVAL_S": "5",
-    "FLEETMEND_SWEEP_JITTER_S": "0",
-    "FLEETMEND_WATCH_LISTEN": "off",
-    "FLEETMEND_POLICY": str(POLICY),
-}
-"""What the demo's processes are told beside how to reach the lab."""
+LOG_LINES: Final = 6
 
 
 class SceneFailed(Exception):
     """Something of the scene did not come about; the message says what, and where to look."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Scene:
-    """A running scene. `processes` are the companions of watch and worker."""
+    """A running scene."""
 
     address: LabAddress
-    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
     def api(self) -> LabApi:
@@ -66,37 +56,22 @@ class Scene:
         """The simulated nodes."""
         return FleetClient(self.address.directory)
 
-    def log(self, name: str) -> Path:
-        """The log of watch or worker."""
-        return self.address.paths.log(name)
-
     def log_end(self, name: str) -> str:
-        """The last lines of that log, for messages."""
-        return "\n".join(line[:300] for line in last_lines(self.log(name))[-6:])
+        """The last lines of the newest log of a Deployment's pods, for messages."""
+        found = find_pod_logs(self.address.directory, OWN_NAMESPACE, name)
+        text = found[-1].text(LOG_LINES) if found else "(it has written nothing)"
+        return "\n".join(line[:300] for line in text.splitlines())
 
-    def start_processes(self) -> None:
-        """Start watch and worker; both wait by themselves for what they need."""
-        supervisor = read_lab_file(self.address.directory).supervisor
-        for name, account in (("watch", LabAccount.WATCH), ("worker", LabAccount.WORKER)):
-            command = [sys.executable, "-m", "workers.lab.demo.companion", str(supervisor.pid)]
-            with self.log(name).open("ab") as log:
-                self.processes[name] = subprocess.Popen(
-                    [*command, *CLI, name],
-                    env=self._environment(account),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # a Ctrl-C at the terminal ends the demo in order
-                )
-
-    def refuse_dead(self) -> None:
-        """Raises: SceneFailed: watch or worker has ended by itself."""
-        for name, process in self.processes.items():
-            if process.poll() is not None:
-                raise SceneFailed(
-                    f"{name} ended with exit code {process.returncode}; the end of its log:\n"
-                    f"{self.log_end(name)}"
-                )
+    def refuse_dead(self, api: LabApi) -> None:
+        """Raises: SceneFailed: a pod of watch or worker has ended by itself."""
+        for name in DEPLOYMENTS:
+            for pod in own_pods(api, name):
+                statuses = (pod.get("status") or {}).get("containerStatuses") or []
+                if any(status.get("restartCount") for status in statuses):
+                    raise SceneFailed(
+                        f"pod {pod['metadata']['name']} has ended and was started again; the end "
+                        f"of its log:\n{self.log_end(pod['metadata']['name'])}"
+                    )
 
     async def command(self, *arguments: str) -> str:
         """Run one `fleetmend` command as the operator; what it wrote.
@@ -125,38 +100,31 @@ class Scene:
 
     def end(self) -> None:
         """End everything, and remove the lab's directory."""
-        for process in self.processes.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        for process in self.processes.values():
-            try:
-                process.wait(END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
         with suppress(LabNotRunning):
             stop_lab(self.address.directory)
         shutil.rmtree(self.address.directory, ignore_errors=True)
 
     def _environment(self, account: LabAccount) -> Mapping[str, str]:
-        return {**os.environ, **self.address.environment(account), **TASTE}
+        return {**os.environ, **self.address.environment(account)}
 
 
 def start_scene(*, detached: bool) -> Scene:
-    """A lab with the demo's nodes, pools labelled, training pods deployed; nothing armed yet.
+    """A lab with fleetmend installed, the demo's nodes and training pods; nothing armed yet.
 
     Args:
         detached: True = it outlives this process.
     """
     directory = Path(tempfile.mkdtemp(prefix="fleetmend-demo-"))
     try:
-        address = start_lab(directory, LabSettings(cluster=CLUSTER), detached=detached)
+        settings = LabSettings(cluster=CLUSTER, karpenter=True, release=FLEETMEND)
+        address = start_lab(directory, settings, detached=detached)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)  # the error shows the end of the logs
         raise
     scene = Scene(address)
     try:
-        _add_nodes(scene)
         _deploy_training(scene)
+        _add_nodes(scene)
     except BaseException:
         scene.end()
         raise
@@ -166,23 +134,26 @@ def start_scene(*, detached: bool) -> Scene:
 def _add_nodes(scene: Scene) -> None:
     specs = [
         NodeSpec(name=part.node, pool=part.pool, gpus=GPUS, boot_time_s=BOOT_TIME_S, agent="real")
-        for part in whole_cast()
+        for part in own_cast()
     ]
     with scene.fleet as fleet:
         fleet.add_nodes(specs, await_agents=True)
 
 
 def _deploy_training(scene: Scene) -> None:
+    """The work, and the pool in which Karpenter buys a machine for it; what comes is validated."""
     api = scene.api
+    pool = PoolShape(ELASTIC, agent="real", startup_taints=(UNVALIDATED,))
     try:
-        for pool in WORKING:
-            for manifest in training_manifests(pool):
+        api.apply(node_pool(pool))
+        for name, job in JOBS.items():
+            for manifest in training_manifests(name, job):
                 api.apply(manifest)
     finally:
         api.close()
 
 
-def training_manifests(pool: str) -> list[dict[str, Any]]:
+def training_manifests(pool: str, job: Job) -> list[dict[str, Any]]:
     """A Deployment whose pods hold GPUs of the pool, and the disruption budget over them."""
     name = f"{pool}-job"
     labels = {"app": name}
@@ -196,14 +167,14 @@ def training_manifests(pool: str) -> list[dict[str, Any]]:
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
             "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"minAvailable": MIN_AVAILABLE, "selector": {"matchLabels": labels}},
+            "spec": {"minAvailable": job.at_least, "selector": {"matchLabels": labels}},
         },
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "metadata": {"name": name, "namespace": NAMESPACE},
             "spec": {
-                "replicas": REPLICAS,
+                "replicas": job.replicas,
                 "selector": {"matchLabels": labels},
                 "template": {
                     "metadata": {"labels": labels},
@@ -214,20 +185,39 @@ def training_manifests(pool: str) -> list[dict[str, Any]]:
     ]
 
 
-def running_pods(api: LabApi) -> int:
-    """How many training pods are Ready."""
+def running_pods(api: LabApi, node: str = "") -> int:
+    """How many training pods are Ready, everywhere or on one node."""
     listed = api.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")
-    return sum(1 for pod in listed.get("items") or [] if _is_ready(pod))
+    ready = [pod for pod in listed.get("items") or [] if _is_ready(pod)]
+    return sum(1 for pod in ready if not node or pod["spec"].get("nodeName") == node)
 
 
 def pods_wanted() -> int:
     """How many training pods there are to be."""
-    return REPLICAS * len(WORKING)
+    return sum(job.replicas for job in JOBS.values())
+
+
+def own_pods(api: LabApi, deployment: str) -> list[Any]:
+    """The pods of one of fleetmend's Deployments."""
+    component = deployment.removeprefix("fleetmend-")
+    query = {"labelSelector": f"app.kubernetes.io/component={component}"}
+    listed = api.request("GET", f"/api/v1/namespaces/{OWN_NAMESPACE}/pods", query=query)
+    return list(listed.get("items") or [])
+
+
+def own_pods_missing(api: LabApi) -> str:
+    """Which of fleetmend's Deployments has too few Ready pods; '' = none."""
+    short = (
+        name
+        for name in DEPLOYMENTS
+        if sum(map(_is_ready, own_pods(api, name))) < FLEETMEND.replicas
+    )
+    return ", ".join(short)
 
 
 def node_count() -> int:
-    """How many nodes there are to be."""
-    return len(whole_cast())
+    """How many GPU nodes there are to be."""
+    return len(own_cast()) + 1
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:

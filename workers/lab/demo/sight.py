@@ -41,12 +41,39 @@ class Seen:
 def look(api: LabApi) -> dict[str, Seen]:
     """Every node, by name."""
     nodes = _items(api, "/api/v1/nodes")
-    machines = {
-        str(((m.get("spec") or {}).get("node") or {}).get("uid", "")): m.get("status") or {}
-        for m in _items(api, "/apis/fleetmend.io/v1alpha1/gpumachines")
-    }
-    found = (_seen(node, machines) for node in nodes)
+    machines = _items(api, "/apis/fleetmend.io/v1alpha1/gpumachines")
+    found = (_seen(node, _machine(node, machines)) for node in nodes)
     return {seen.node: seen for seen in found}
+
+
+def _machine(node: Mapping[str, Any], machines: list[Any]) -> Mapping[str, Any]:
+    """The status of the node's machine record, {} = it has none.
+
+    A Node that Karpenter made has two, if it was noticed before its kubelet said which machine it is.
+    """
+    uid, info = node["metadata"]["uid"], (node.get("status") or {}).get("nodeInfo") or {}
+    own = [m for m in machines if ((m.get("spec") or {}).get("node") or {}).get("uid") == uid]
+    machine_id = str(info.get("systemUUID", "")).lower()
+    own.sort(key=lambda machine: bool(machine["metadata"]["name"] == machine_id))
+    return dict(own[-1].get("status") or {}) if own else {}
+
+
+def gone(node: str, pool: str, phase: str, outcome: str) -> Seen:
+    """A node that is away, as its history leaves it."""
+    return Seen(
+        node=node,
+        pool=pool,
+        is_ready=False,
+        is_cordoned=False,
+        episode="",
+        handed_over="",
+        phase=phase,
+        fault="",
+        outcome=outcome,
+        is_held=False,
+        held_reason="",
+        has_baseline=False,
+    )
 
 
 def _items(api: LabApi, path: str) -> list[Any]:
@@ -58,9 +85,8 @@ def _items(api: LabApi, path: str) -> list[Any]:
         raise
 
 
-def _seen(node: Mapping[str, Any], machines: Mapping[str, Mapping[str, Any]]) -> Seen:
+def _seen(node: Mapping[str, Any], status: Mapping[str, Any]) -> Seen:
     meta, spec = node["metadata"], node.get("spec") or {}
-    status = machines.get(meta["uid"], {})
     marker = _marker(meta)
     return Seen(
         node=str(meta["name"]),

@@ -11,13 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from workers.lab.demo.cast import Ending, Part
+from workers.lab.demo.cast import JOBS, Ending, Part
 from workers.lab.demo.chronicle import OPEN, Chronicle
 from workers.lab.demo.sight import Seen
 
 FLEETMEND: Final = frozenset(
     f"system:serviceaccount:fleetmend:fleetmend-{name}" for name in ("watch", "worker")
 )
+SUCCESSOR: Final = "replaced by Node "
+"""How a closed episode tells it (workflows/replacing.py)."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +33,43 @@ class Evidence:
     writes: int
     """Successful writes of watch and worker to the Node object."""
     evictions: int
+    successor: Seen | None = None
+    """Who came in its place; None = nobody, or nobody knows."""
+    work_on_successor: int = 0
+    """Training pods that are Ready there."""
 
 
 def wrongs(evidence: Evidence) -> list[str]:
     """What is not as it should be; empty = all is."""
-    if evidence.seen is None:
+    if evidence.part.ending is Ending.REPLACED:
+        claims = _claims_of_replaced(evidence)
+    elif evidence.seen is None:
         return ["the Node is gone"]
-    return [
+    else:
+        claims = _claims(evidence, evidence.seen)
+    found_wrong = [
         f"{what} is {found!r}, and should be {wanted!r}"
-        for what, found, wanted in _claims(evidence, evidence.seen)
+        for what, found, wanted in claims
         if found != wanted
     ]
+    if found_wrong and evidence.chronicle and evidence.chronicle.detail:
+        found_wrong.append(f"the episode says: {evidence.chronicle.detail}")
+    return found_wrong
+
+
+def _claims_of_replaced(evidence: Evidence) -> Iterator[tuple[str, object, object]]:
+    chronicle, successor = evidence.chronicle, evidence.successor
+    yield "the outcome", chronicle.outcome if chronicle else "no episode", "replaced"
+    yield "the old Node", "there" if evidence.seen else "gone", "gone"
+    yield "the node's boots", evidence.boots, evidence.part.reboots
+    yield "the successor", "there" if successor else "missing", "there"
+    if successor is not None:
+        yield "the successor's Ready", successor.is_ready, True
+        yield "the successor's baseline", successor.has_baseline, True
+        yield "the successor's cordon", successor.is_cordoned, False
+        yield "the successor's marker", successor.has_marker, False
+        work = JOBS[evidence.part.pool].replicas
+        yield "training pods on the successor", evidence.work_on_successor, work
 
 
 def _claims(evidence: Evidence, seen: Seen) -> Iterator[tuple[str, object, object]]:
@@ -71,11 +99,17 @@ def _claims(evidence: Evidence, seen: Seen) -> Iterator[tuple[str, object, objec
             yield "handed over", bool(seen.handed_over), True
 
 
+def successor_of(chronicle: Chronicle | None) -> str:
+    """Name of the Node that took a replaced one's place; "" = none is told."""
+    told = "" if chronicle is None else chronicle.detail
+    return told.removeprefix(SUCCESSOR).strip() if told.startswith(SUCCESSOR) else ""
+
+
 def is_over(part: Part, seen: Seen | None, chronicle: Chronicle | None) -> bool:
     """True once nothing more is to come for this node."""
     if not part.has_episode:
         return True
-    if seen is None or chronicle is None:
+    if chronicle is None or (seen is None and part.ending is not Ending.REPLACED):
         return False
     return chronicle.is_held or chronicle.outcome != OPEN
 

@@ -20,7 +20,13 @@ from workers.lab.demo.chronicle import Chronicle
 from workers.lab.demo.sight import Seen
 from workers.tables import plain_table
 
-STYLES: Final = {"returned": "green", "dismissed": "green", "retired": "cyan", "held": "red"}
+STYLES: Final = {
+    "returned": "green",
+    "replaced": "green",
+    "dismissed": "green",
+    "retired": "cyan",
+    "held": "red",
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,12 @@ def line_of(
         is_cordoned=bool(seen and seen.is_cordoned),
         elapsed_s=(now - begun).total_seconds() if is_at_it and begun else None,
     )
+
+
+def short(node: str) -> str:
+    """A node's name for a narrow table: of Karpenter's (kwok-CLAIM-...) the NodeClaim's name."""
+    words = node.split("-")
+    return "-".join(words[1:3]) if words[0] == "kwok" and len(words) > 3 else node
 
 
 class Stage:
@@ -105,7 +117,9 @@ class Stage:
         for line in lines:
             if line.words.strip("- ") and self._shown.get(line.node) != line.words:
                 self._shown[line.node] = line.words
-                self._console.print(f"  {line.node:12} {line.words}", markup=False, soft_wrap=True)
+                self._console.print(
+                    f"  {short(line.node):13} {line.words}", markup=False, soft_wrap=True
+                )
 
 
 def _table(lines: Sequence[Line]) -> Table:
@@ -115,7 +129,7 @@ def _table(lines: Sequence[Line]) -> Table:
         elapsed = "" if line.elapsed_s is None else f"{line.elapsed_s:.0f} s"
         cells = (
             line.pool,
-            line.node,
+            short(line.node),
             line.phase or "-",
             line.step,
             line.fault,
@@ -143,6 +157,9 @@ class NodeReport:
     boots: int
     evicted_pods: int
     history: str
+    successor: str = ""
+    """The Node that came in its place; "" = none did."""
+    pods_on_successor: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,7 +239,7 @@ def show_report(console: Console, report: Report) -> None:
             continue
         mark = "[green]ok[/]" if not node.wrongs else "[red]NO[/]"
         phases = ", ".join(f"{name} {at:g}" for name, at in node.phases)
-        cells = (node.node, node.what, node.ended, phases, _deeds(node))
+        cells = (short(node.node), node.what, node.ended, phases, _deeds(node))
         table.add_row(mark, *map(escape, cells))
     console.print(table)
     untouched = [n for n in report.nodes if n.should_end == Ending.UNTOUCHED.value]
@@ -234,7 +251,7 @@ def show_report(console: Console, report: Report) -> None:
         console.print(f"\nTemporal UI: {report.temporal_ui}", soft_wrap=True)
     for node in report.nodes:
         if node.history:
-            console.print(f"  {node.node}: {node.history}", markup=False, soft_wrap=True)
+            console.print(f"  {short(node.node)}: {node.history}", markup=False, soft_wrap=True)
     verdict = "each node ended as it should" if report.passed else "NOT every node ended so"
     style = "bold green" if report.passed else "bold red"
     console.print(f"\n[{style}]{verdict}[/] ({report.took_s:.0f} s)")
@@ -246,6 +263,9 @@ def _deeds(node: NodeReport) -> str:
         deeds.append(_count(node.evicted_pods, "pod") + " evicted")
     if node.boots:
         deeds.append(_count(node.boots, "reboot"))
+    if node.successor:
+        pods = _count(node.pods_on_successor, "pod")
+        deeds.append(f"replaced by {short(node.successor)}, which has {pods} of its work")
     return ", ".join(deeds) or "none"
 
 

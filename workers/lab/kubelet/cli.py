@@ -1,4 +1,4 @@
-"""`fleetmend lab node add|rm|list`, `lab inject`, `lab clear`, `lab faults`.
+"""`fleetmend lab node add|rm|list`, `lab inject`, `lab clear`, `lab faults`, `lab logs`.
 
 Owns the words and tables of these commands. Everything they do is asked of the fleet through
 `client`. Exit codes as for `fleetmend lab up`: 0 done, 1 it failed, 2 wrong usage, 3 no lab.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,8 +18,10 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
+from workers.lab.address import NAMESPACE
 from workers.lab.faults.registry import BadFault, describe_faults, make_fault, split_options
 from workers.lab.kubelet.client import FleetClient, FleetError, FleetUnreachable
+from workers.lab.kubelet.pod_logs import find_pod_logs
 from workers.lab.kubelet.spec import DEFAULT_MODEL, NodeKind, NodeSpec, NodeView, Receipt
 from workers.lab.paths import LAB_DIRECTORY_VARIABLE, default_lab_directory
 from workers.tables import open_console, plain_table
@@ -52,6 +55,7 @@ def mount(lab_app: typer.Typer) -> None:
     lab_app.command()(inject)
     lab_app.command()(clear)
     lab_app.command()(faults)
+    lab_app.command()(logs)
 
 
 @node_app.command()
@@ -67,6 +71,9 @@ def add(  # noqa: PLR0913 - typer's options are arguments
     count: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="How many.")] = None,
     boot_time: Annotated[float, typer.Option(min=0, help="Seconds that a boot takes.")] = 1.0,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")] = None,
+    system: Annotated[
+        bool, typer.Option("--system", help="For fleetmend's own pods: no GPUs, agent or pool.")
+    ] = False,
     agent: Annotated[
         Literal["real", "stand-in"],
         typer.Option(help="The real agent, or its stand-in, which faults tell what to say."),
@@ -79,7 +86,9 @@ def add(  # noqa: PLR0913 - typer's options are arguments
         labels = split_options(label or [])
         names = [name] if count is None else [f"{name}-{i}" for i in range(count)]
         specs = [
-            NodeSpec(
+            NodeSpec.system(each)
+            if system
+            else NodeSpec(
                 name=each,
                 pool=pool,
                 kind=NodeKind.LIGHT if light else NodeKind.FULL,
@@ -176,6 +185,33 @@ def faults(*, as_json: JsonOption = False) -> None:
         options = "\n".join(f"{o.key}={o.default or '...'}  {o.description}" for o in line.options)
         table.add_row(line.name, escape(text), escape(options))
     open_console().print(table)
+
+
+def logs(
+    pod: Annotated[str, typer.Argument(help="Name of a pod, or the beginning of some names.")],
+    *,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = NAMESPACE,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only so many lines of each.")] = None,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what the processes of pods have written, also of pods that are gone."""
+    found = find_pod_logs(directory or default_lab_directory(), namespace, pod)
+    if not found:
+        _fail(
+            f"no pod of namespace {namespace} whose name begins with {pod!r} has a log: only "
+            "processes of the fleetmend image write one",
+            EXIT_FAILED,
+        )
+    if as_json:
+        _write_json(
+            [{**asdict(log), "path": str(log.path), "text": log.text(tail)} for log in found]
+        )
+        return
+    for log in found:
+        if len(found) > 1:
+            typer.echo(f"==> {log.pod}/{log.container} on {log.node} <==")
+        typer.echo(log.text(tail), nl=False)
 
 
 def _client(directory: Path | None) -> FleetClient:

@@ -11,13 +11,27 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from workers.lab.kubelet.volumes import PodVolumes
 
 TERMINATION_MESSAGE_BYTES: Final = 4096
 """What a kubelet reads of a termination message, from the end (kubelet 1.36, `ReadAtMost`)."""
 
 LOST_EXIT_CODE: Final = 255
 """containerd reports so, with reason Unknown, a container whose machine went down under it."""
+
+
+class BadContainer(Exception):
+    """It cannot be started; the message says what is asked that the lab can't do, or is missing.
+
+    `reason` is the one under which a kubelet reports it.
+    """
+
+    def __init__(self, message: str, reason: str = "CreateContainerConfigError") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,15 @@ class Container(Protocol):
 
 
 @dataclass
+class Health:
+    """What a container's probes say; without probes all is well as soon as it runs."""
+
+    is_started: bool = True
+    is_ready: bool = True
+    changed_at: datetime | None = None
+
+
+@dataclass
 class ContainerSlot:
     """One container of a pod's specification over its restarts."""
 
@@ -57,6 +80,13 @@ class ContainerSlot:
     running: Container | None = None
     last: Exit | None = None
     restarts: int = 0
+    health: Health = field(default_factory=Health)
+    probed: Container | None = None
+    """The run that `health` is about."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.running is not None and self.health.is_started and self.health.is_ready
 
 
 @dataclass
@@ -69,10 +99,21 @@ class Sandbox:
     ip: str
     started_at: datetime
     slots: dict[str, ContainerSlot] = field(default_factory=dict)
+    inits: dict[str, ContainerSlot] = field(default_factory=dict)
+    """Of its init containers, in their order."""
     gpus: int = 0
+    volumes: PodVolumes | None = None
+    """Made by the launcher with the first container that needs them."""
 
     def running(self) -> list[Container]:
-        return [slot.running for slot in self.slots.values() if slot.running is not None]
+        every = (*self.inits.values(), *self.slots.values())
+        return [slot.running for slot in every if slot.running is not None]
+
+    @property
+    def next_init(self) -> ContainerSlot | None:
+        """The init container whose turn it is; None = all have succeeded."""
+        waiting = (s for s in self.inits.values() if s.last is None or s.last.code != 0)
+        return next(waiting, None)
 
 
 class ContainerRuntime:
@@ -91,6 +132,11 @@ class ContainerRuntime:
     def lose_power(self) -> None:
         """Everything running dies; the disk remembers that it was running."""
         for sandbox in self.sandboxes.values():
+            for slot in sandbox.inits.values():
+                if slot.running is not None:
+                    slot.running.kill()
+                # They prepare what a boot takes away, so they run again.
+                slot.running = slot.last = None
             for slot in sandbox.slots.values():
                 container, slot.running = slot.running, None
                 if container is None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 import yaml
@@ -20,6 +20,7 @@ from workers.lab.address import NAMESPACE, LabAddress, write_atomically
 from workers.lab.controlplane.pki import node_certificate
 from workers.lab.faults.fault import Fault, NeedsFullNode
 from workers.lab.faults.registry import make_fault
+from workers.lab.kubelet.addresses import PodAddresses
 from workers.lab.kubelet.adoption import Adoption
 from workers.lab.kubelet.api import (
     ApiClient,
@@ -31,6 +32,7 @@ from workers.lab.kubelet.api import (
 from workers.lab.kubelet.commands import MAX_NODES, AddNodes
 from workers.lab.kubelet.full_node import FullNode
 from workers.lab.kubelet.host_root import MachineIdentity, make_identity
+from workers.lab.kubelet.images import Releases
 from workers.lab.kubelet.launcher import Cluster
 from workers.lab.kubelet.light_node import Herd, LightNode
 from workers.lab.kubelet.spec import Machine, NodeKind, NodeSpec, NodeView, Receipt
@@ -86,10 +88,11 @@ class Fleet:
             ca_file=ca_file,
             tokens=ApiClient.connect(url, ca_file, connections=TOKEN_CONNECTIONS),
             admin=ApiClient.connect(url, ca_file, identity=admin, connections=ADMIN_CONNECTIONS),
+            releases=Releases(address.paths.images),
+            addresses=PodAddresses.claim(),
         )
         fleet = cls(address, cluster)
-        for daemon_set in _agents():
-            fleet._spawn(fleet._install_agent(daemon_set))
+        fleet._spawn(fleet._install_stand_in(_stand_in()))
         resumed = fleet._spawn(fleet._resume())
         if adopts:
             fleet._spawn(fleet._adopt_after(resumed))
@@ -103,6 +106,7 @@ class Fleet:
         await asyncio.gather(*(node.remove() for node in self._nodes.values()))
         await self._cluster.tokens.close()
         await self._cluster.admin.close()
+        self._cluster.addresses.close()
 
     def views(self) -> list[NodeView]:
         return [node.view() for node in self._nodes.values()]
@@ -130,7 +134,7 @@ class Fleet:
                         *(
                             node.await_agent(request.deadline_s)
                             for node in nodes
-                            if isinstance(node, FullNode)
+                            if isinstance(node, FullNode) and node.spec.has_agent
                         )
                     )
         except TimeoutError as error:
@@ -322,8 +326,8 @@ class Fleet:
             del node.active[fault.key]
             await fault.clear(node)
 
-    async def _install_agent(self, daemon_set: JsonObject) -> None:
-        """One DaemonSet of an agent, unless somebody has put one there."""
+    async def _install_stand_in(self, daemon_set: JsonObject) -> None:
+        """The stand-in agent's DaemonSet, unless it is there; the real one's is the chart's."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
         while True:
             try:
@@ -331,7 +335,7 @@ class Fleet:
             except ApiError as error:
                 if error.status == 409:
                     return
-                # Also 404: the namespace comes with the installation of the manifests.
+                # Also 404: the namespace comes with the installation.
                 _log.info("agent's DaemonSet not yet installed", error=str(error))
                 await asyncio.sleep(RETRY_S)
             else:
@@ -372,10 +376,10 @@ def _admin(address: LabAddress) -> ClientCertificate:
     return ClientCertificate(pki / "admin.crt", pki / "admin.key")
 
 
-def _agents() -> list[JsonObject]:
-    """The DaemonSets of the real agent and of its stand-in."""
-    manifests = sorted(MANIFESTS.glob("agent_*.yaml"))
-    return [yaml.safe_load(manifest.read_text(encoding="utf-8")) for manifest in manifests]
+def _stand_in() -> JsonObject:
+    """The DaemonSet of the agent's stand-in."""
+    text = (MANIFESTS / "agent_stand_in.yaml").read_text(encoding="utf-8")
+    return cast("JsonObject", yaml.safe_load(text))
 
 
 def _last_record_at(node: Node) -> float | None:

@@ -31,7 +31,7 @@ from workers.lab.kubelet.host_root import (
     make_identity,
 )
 from workers.lab.kubelet.kubelet import Kubelet
-from workers.lab.kubelet.launcher import Cluster, Launcher, NeedsStandIn
+from workers.lab.kubelet.launcher import PODS_LOGS, Cluster, Launcher, NeedsStandIn
 from workers.lab.kubelet.node_object import KubeletSight
 from workers.lab.kubelet.pod_worker import PodHost
 from workers.lab.kubelet.process import ProcessContainer
@@ -91,7 +91,6 @@ class FullNode:
         self._is_ready = False
         self._is_kubelet_dead = False
         self._is_going_down = False
-        self._next_host_number = 0
         self._announced_boot_id = ""
         self._kubelet: Kubelet | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -339,10 +338,11 @@ class FullNode:
             client=self._client,
             runtime=self._runtime,
             pods_folder=self._host.path / "var/lib/kubelet/pods",
-            logs_folder=self._host.path / "var/log/pods",
+            logs_folder=self._host.path / PODS_LOGS,
             gpus_allocatable=lambda: len(self._gpus) if self._is_plugin_up else 0,
-            next_ip=self._next_ip,
+            next_ip=self._cluster.addresses.next,
             start=self._launcher.start,
+            refresh=self._launcher.refresh,
         )
         self._kubelet = Kubelet(self.spec, self._client, pods, self._look)
         self._kubelet.start()
@@ -356,11 +356,6 @@ class FullNode:
     def _look(self) -> KubeletSight:
         gpus = len(self._gpus) if self._is_plugin_up else 0
         return KubeletSight(self.identity, self._host.boot_id, gpus, self._is_ready)
-
-    def _next_ip(self) -> str:
-        """A made-up address that no other pod of this node had lately."""
-        self._next_host_number = self._next_host_number % 65_000 + 1
-        return f"10.64.{self._next_host_number // 256}.{self._next_host_number % 256}"
 
     def _agent_sight(self) -> AgentSight:
         return AgentSight(

@@ -1,7 +1,7 @@
 """What a full node starts for a container, by its image.
 
 Owns the choice between a process, the agent stand-in and a timer, and the preparation of a pod's
-token and places. Called by the pod's worker through `PodHost.start`; the node owns the machine.
+volumes and places. Called by the pod's worker through `PodHost.start`; the node owns the machine.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from workers.lab.devices.devices import KMSG_VARIABLE, Devices
+from workers.lab.kubelet.addresses import PodAddresses
 from workers.lab.kubelet.agent import AGENT_IMAGE, AgentContainer, AgentSight
 from workers.lab.kubelet.api import ApiClient, JsonObject
-from workers.lab.kubelet.container import Container, Sandbox
+from workers.lab.kubelet.container import BadContainer, Container, Sandbox
+from workers.lab.kubelet.environment import PodPlace
 from workers.lab.kubelet.host_root import HostRoot
-from workers.lab.kubelet.process import (
-    FLEETMEND_IMAGE,
-    BadContainer,
-    LaunchPlan,
-    PodPlace,
-    ProcessContainer,
-    plan_launch,
-)
-from workers.lab.kubelet.timer import TimerContainer, read_timer_plan
-from workers.lab.kubelet.token import (
-    projected_volume,
-    request_token,
-    write_kubeconfig,
-    write_service_account,
-)
+from workers.lab.kubelet.images import ImageMissing, Releases, release_of
+from workers.lab.kubelet.launch_plan import LaunchPlan, plan_launch
+from workers.lab.kubelet.pod_fields import PodFields
+from workers.lab.kubelet.process import ProcessContainer
+from workers.lab.kubelet.sources import read_sources, sources_of_environment
+from workers.lab.kubelet.timer import TimerContainer, TimerPlan, read_timer_plan
+from workers.lab.kubelet.token import request_token, wanted_token, write_kubeconfig
+from workers.lab.kubelet.volumes import ACCOUNT_MOUNT, PodVolumes, VolumeGround
 
 
 @dataclass(frozen=True)
@@ -45,10 +40,17 @@ class Cluster:
     """Carries no identity of its own: for clients made `with_token`."""
     admin: ApiClient
     """Plays the cloud's controller, which deletes Node objects."""
+    releases: Releases
+    addresses: PodAddresses
 
 
-AGENT_NAME: Final = "fleetmend-agent"
-"""The label app.kubernetes.io/name of the real agent's pods."""
+PODS_LOGS: Final = "var/log/pods"
+"""Below a host root, as on a node."""
+AGENT_LABELS: Final = {
+    "app.kubernetes.io/name": "fleetmend",
+    "app.kubernetes.io/component": "agent",
+}
+"""What the chart's DaemonSet puts on the real agent's pods."""
 
 
 class AgentMissing(Exception):
@@ -57,7 +59,7 @@ class AgentMissing(Exception):
     def __init__(self, node: str) -> None:
         super().__init__(
             f"no agent pod runs on node {node}: look at `kubectl -n fleetmend describe ds`; "
-            "their ServiceAccount fleetmend-agent comes with deploy/rights"
+            "their ServiceAccount fleetmend-agent comes with deploy/chart"
         )
 
 
@@ -89,23 +91,36 @@ class Launcher:
         """Start one container.
 
         Raises:
-            BadContainer: the specification asks for what the lab cannot do.
-            ApiError: the API server gave no token.
+            BadContainer: the specification asks for what the lab cannot do, or is not there.
+            ApiError: the API server gave no token, ConfigMap or Secret.
         """
         image = container["image"]
-        if image == FLEETMEND_IMAGE:
-            place = await self._prepare(pod, sandbox)
+        if release_of(image) is not None:
+            place = await self._prepare(pod, container, sandbox)
             process = await self._launch(plan_launch(pod, container, place))
             if is_agent(pod):
                 self._know_agent(process)
             return process
         if image == AGENT_IMAGE:
             return await self._start_agent(pod)
+        if container["name"] in sandbox.inits:
+            # What the lab cannot run has no work to do before the others.
+            return TimerContainer(TimerPlan(duration_s=0))
         annotations = pod["metadata"].get("annotations") or {}
         try:
             return TimerContainer(read_timer_plan(annotations))
         except ValueError as error:
             raise BadContainer(str(error)) from error
+
+    async def refresh(self, pod: JsonObject, sandbox: Sandbox) -> None:
+        """Bring the files of the pod's volumes up to date, if it has any that change.
+
+        Raises:
+            BadContainer, ApiError: as `start`; the files stay as they are.
+        """
+        volumes = self._volumes(pod, sandbox)
+        if volumes.changes:
+            await volumes.refresh()
 
     async def _launch(self, plan: LaunchPlan) -> ProcessContainer:
         """The process, with a kernel log of its own, as each opening of the device is one."""
@@ -147,11 +162,11 @@ class Launcher:
                 raise AgentMissing(self.node) from error
 
     async def _start_agent(self, pod: JsonObject) -> AgentContainer:
-        volume = projected_volume(pod)
-        if volume is None:
+        wanted = wanted_token(pod)
+        if wanted is None:
             raise BadContainer("the agent's pod has no token: set automountServiceAccountToken")
-        token = await request_token(self.client, pod, volume)
-        stand_in = AgentContainer(self.cluster.tokens.with_token(token), self.look())
+        token = await request_token(self.client, pod, wanted)
+        stand_in = AgentContainer(self.cluster.tokens.with_token(token.text), self.look())
         self._know_agent(stand_in)
         return stand_in
 
@@ -159,23 +174,26 @@ class Launcher:
         self._agent = agent
         self._agent_started.set()
 
-    async def _prepare(self, pod: JsonObject, sandbox: Sandbox) -> PodPlace:
-        """The pod's token and places on this machine."""
-        account = kubeconfig = None
-        volume = projected_volume(pod)
+    async def _prepare(self, pod: JsonObject, container: JsonObject, sandbox: Sandbox) -> PodPlace:
+        """The container's image, volumes and sources on this machine."""
+        try:
+            release = self.cluster.releases.find(release_of(container["image"]) or "")
+        except ImageMissing as error:
+            raise BadContainer(str(error), "ErrImagePull") from error
         namespace = pod["metadata"]["namespace"]
-        if volume is not None:
-            token = await request_token(self.client, pod, volume)
-            folder = sandbox.folder / "volumes/kubernetes.io~projected" / volume["name"]
-            ca_file = self.cluster.ca_file
-            account = write_service_account(folder, token, namespace, ca_file)
+        volumes = self._volumes(pod, sandbox)
+        await volumes.refresh()
+        mounts = volumes.mounts(container)
+        account = next((mount.place for mount in mounts if mount.path == ACCOUNT_MOUNT), None)
+        kubeconfig = None
+        if account is not None:
             path = sandbox.folder / "kubeconfig"
             kubeconfig = write_kubeconfig(path, account, self.cluster.url)
         address = urlsplit(self.cluster.url)
         log_name = f"{namespace}_{pod['metadata']['name']}_{sandbox.uid}"
         return PodPlace(
             folder=sandbox.folder,
-            log_folder=self.host.path / "var/log/pods" / log_name,
+            log_folder=self.host.path / PODS_LOGS / log_name,
             host_root=self.host.path,
             programs=self.host.programs,
             devices=self.devices.environment(),
@@ -184,10 +202,22 @@ class Launcher:
             api_port=str(address.port or 443),
             service_account=account,
             kubeconfig=kubeconfig,
+            ip=sandbox.ip,
+            release=release,
+            mounts=mounts,
+            contents=await read_sources(self.client, namespace, sources_of_environment(container)),
         )
+
+    def _volumes(self, pod: JsonObject, sandbox: Sandbox) -> PodVolumes:
+        """The pod's, which are kept with it."""
+        if sandbox.volumes is None:
+            fields = PodFields(pod, self.node, sandbox.ip)
+            ground = VolumeGround(self.client, self.cluster.ca_file, self.host.path, fields)
+            sandbox.volumes = PodVolumes(sandbox.folder, ground)
+        return sandbox.volumes
 
 
 def is_agent(pod: JsonObject) -> bool:
     """True if the pod is the real agent's."""
     labels = pod["metadata"].get("labels") or {}
-    return labels.get("app.kubernetes.io/name") == AGENT_NAME
+    return AGENT_LABELS.items() <= labels.items()

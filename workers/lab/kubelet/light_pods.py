@@ -15,8 +15,8 @@ import structlog
 from workers.lab.faults.ailment import seconds
 from workers.lab.kubelet.api import ApiClient, ApiError, Change, JsonObject, Seen
 from workers.lab.kubelet.container import now
+from workers.lab.kubelet.images import release_of
 from workers.lab.kubelet.pod_status import is_terminal
-from workers.lab.kubelet.process import FLEETMEND_IMAGE
 from workers.lab.kubelet.timer import EXIT_BY_SIGTERM, read_timer_plan
 
 RETRY_S: Final = 0.25
@@ -85,7 +85,7 @@ class LightPods:
             task.cancel()
 
     async def _run(self, pod: JsonObject) -> None:
-        if pod["spec"]["containers"][0]["image"] == FLEETMEND_IMAGE:
+        if release_of(pod["spec"]["containers"][0]["image"]) is not None:
             text = "light nodes of the lab run no processes: use a full node"
             await self._patch(pod, {"phase": "Failed", "reason": "LightNode", "message": text})
             return

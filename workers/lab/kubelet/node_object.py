@@ -20,7 +20,6 @@ from workers.lab.kubelet.spec import (
     KIND_LABEL,
     MACHINE_RESOURCES,
     POOL_LABEL,
-    NodeKind,
     NodeSpec,
 )
 
@@ -45,9 +44,9 @@ def new_node(spec: NodeSpec, sight: KubeletSight, at: datetime) -> JsonObject:
         "kubernetes.io/arch": "amd64",
         "node.kubernetes.io/instance-type": f"lab.{spec.gpus}gpu",
         "topology.kubernetes.io/zone": "lab-a",
-        POOL_LABEL: spec.pool,
+        **({POOL_LABEL: spec.pool} if spec.pool else {}),
         KIND_LABEL: spec.kind.value,
-        **({AGENT_LABEL: spec.agent} if spec.kind is NodeKind.FULL else {}),
+        **({AGENT_LABEL: spec.agent} if spec.has_agent else {}),
         **spec.labels,
     }
     node_spec: JsonObject = {"providerID": sight.identity.provider_id}
@@ -73,7 +72,9 @@ def node_status(
         standing: the Node as last seen, for the transition times; empty at registration.
         at: now.
     """
-    resources = {**MACHINE_RESOURCES, GPU_RESOURCE: str(sight.gpus)}
+    resources = dict(MACHINE_RESOURCES)
+    if spec.gpus:
+        resources[GPU_RESOURCE] = str(sight.gpus)
     return {
         "capacity": resources,
         "allocatable": resources,

@@ -13,6 +13,7 @@ from enum import StrEnum
 from workers.lab.faults.ailment import seconds
 from workers.lab.kubelet.api import JsonObject
 from workers.lab.kubelet.container import ContainerSlot, Exit, Sandbox
+from workers.lab.kubelet.pod_fields import HOST_IP
 
 
 class PodPhase(StrEnum):
@@ -42,6 +43,7 @@ class Waiting:
 
 
 CREATING = Waiting("ContainerCreating", "")
+INITIALIZING = Waiting("PodInitializing", "")
 
 
 def is_terminal(pod: JsonObject) -> bool:
@@ -64,27 +66,30 @@ def pod_status(
 ) -> JsonObject:
     """The whole status for now; with a verdict, the last one."""
     slots = list(sandbox.slots.values())
-    is_ready = verdict is None and all(slot.running is not None for slot in slots)
+    is_ready = verdict is None and all(slot.is_ready for slot in slots)
     if verdict is not None:
         phase = verdict.phase
     elif any(slot.running is not None or slot.last is not None for slot in slots):
         phase = PodPhase.RUNNING
     else:
         phase = PodPhase.PENDING
+    not_yet = CREATING if sandbox.next_init is None else INITIALIZING
     status: JsonObject = {
         "phase": phase.value,
         "conditions": _conditions(pod, sandbox, is_ready=is_ready, verdict=verdict),
-        "hostIP": "127.0.0.1",
+        "hostIP": HOST_IP,
         "podIP": sandbox.ip,
         "podIPs": [{"ip": sandbox.ip}],
         "startTime": seconds(sandbox.started_at),
         "containerStatuses": [
-            _container_status(sandbox, slot, waiting.get(slot.name, CREATING)) for slot in slots
+            _container_status(sandbox, slot, waiting.get(slot.name, not_yet)) for slot in slots
         ],
     }
-    inits = pod["spec"].get("initContainers") or []
-    if inits:
-        status["initContainerStatuses"] = [_init_status(sandbox, item) for item in inits]
+    if sandbox.inits:
+        status["initContainerStatuses"] = [
+            _init_status(sandbox, slot, waiting.get(slot.name, INITIALIZING))
+            for slot in sandbox.inits.values()
+        ]
     if verdict is not None and verdict.reason:
         status["reason"] = verdict.reason
         status["message"] = verdict.message
@@ -97,7 +102,7 @@ def _conditions(
     ended = "" if verdict is None else _ended_reason(verdict)
     wanted: list[JsonObject] = [
         {"type": "PodScheduled", "status": "True"},
-        {"type": "Initialized", "status": "True"},
+        {"type": "Initialized", "status": "True" if sandbox.next_init is None else "False"},
         {"type": "ContainersReady", "status": "True" if is_ready else "False"},
         {"type": "Ready", "status": "True" if is_ready else "False"},
     ]
@@ -110,7 +115,10 @@ def _conditions(
         else:
             condition["lastTransitionTime"] = seconds(changed_at)
         if condition["status"] == "False":
-            condition["reason"] = ended or "ContainersNotReady"
+            not_yet = "ContainersNotReady"
+            if condition["type"] == "Initialized":
+                not_yet = "ContainersNotInitialized"
+            condition["reason"] = ended or not_yet
     return wanted
 
 
@@ -121,6 +129,8 @@ def _ended_reason(verdict: Verdict) -> str:
 def _last_change(sandbox: Sandbox) -> datetime:
     times = [sandbox.started_at]
     times += [slot.last.finished_at for slot in sandbox.slots.values() if slot.last is not None]
+    times += [slot.health.changed_at for slot in sandbox.slots.values() if slot.health.changed_at]
+    times += [slot.last.finished_at for slot in sandbox.inits.values() if slot.last is not None]
     times += [container.started_at for container in sandbox.running()]
     return max(times)
 
@@ -132,8 +142,8 @@ def _container_status(sandbox: Sandbox, slot: ContainerSlot, waiting: Waiting) -
         "imageID": "",
         "containerID": _container_id(sandbox, slot.name, slot.restarts),
         "restartCount": slot.restarts,
-        "ready": slot.running is not None,
-        "started": slot.running is not None,
+        "ready": slot.is_ready,
+        "started": slot.running is not None and slot.health.is_started,
         "lastState": {},
     }
     if slot.running is not None:
@@ -166,21 +176,6 @@ def _terminated(end: Exit, container_id: str) -> JsonObject:
     return state
 
 
-def _init_status(sandbox: Sandbox, container: JsonObject) -> JsonObject:
-    at = seconds(sandbox.started_at)
-    return {
-        "name": container["name"],
-        "image": container["image"],
-        "imageID": "",
-        "containerID": _container_id(sandbox, container["name"], 0),
-        "restartCount": 0,
-        "ready": True,
-        "state": {
-            "terminated": {
-                "exitCode": 0,
-                "reason": "Completed",
-                "startedAt": at,
-                "finishedAt": at,
-            }
-        },
-    }
+def _init_status(sandbox: Sandbox, slot: ContainerSlot, waiting: Waiting) -> JsonObject:
+    has_succeeded = slot.last is not None and slot.last.code == 0
+    return {**_container_status(sandbox, slot, waiting), "ready": has_succeeded}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,6 +21,7 @@ import structlog
 from workers.lab.kubelet.api import ApiClient, ApiError, JsonObject
 from workers.lab.kubelet.container import (
     LOST_EXIT_CODE,
+    BadContainer,
     Container,
     ContainerRuntime,
     ContainerSlot,
@@ -28,6 +29,8 @@ from workers.lab.kubelet.container import (
     Sandbox,
     now,
 )
+from workers.lab.kubelet.images import release_of
+from workers.lab.kubelet.pod_admission import gpus_asked, refusal
 from workers.lab.kubelet.pod_status import (
     PodPhase,
     Verdict,
@@ -36,14 +39,15 @@ from workers.lab.kubelet.pod_status import (
     pod_status,
     rejected_status,
 )
-from workers.lab.kubelet.process import BadContainer
-from workers.lab.kubelet.spec import GPU_RESOURCE
+from workers.lab.kubelet.probes import Probe, Prober, read_probes
 
 RESTART_FIRST_S: Final = 0.5
 RESTART_LAST_S: Final = 10.0
 """A kubelet waits 10 s to 5 min between restarts: too long for a lab."""
 REPORT_RETRY_S: Final = 0.25
 DEFAULT_GRACE_S: Final = 30.0
+REFRESH_S: Final = 2.0
+"""Until a changed ConfigMap or Secret is in a pod's files; a kubelet takes up to two minutes."""
 KEPT_LOGS: Final = 200
 """Log folders of ended pods kept on a node, newest first."""
 
@@ -69,6 +73,8 @@ class PodHost:
     next_ip: Callable[[], str]
     start: Callable[[JsonObject, JsonObject, Sandbox], Awaitable[Container]]
     """Start one container of a pod; raises BadContainer or ApiError."""
+    refresh: Callable[[JsonObject, Sandbox], Awaitable[None]]
+    """Bring the pod's volumes up to date; raises the same."""
 
 
 @dataclass
@@ -92,6 +98,9 @@ class PodWorker:
     _retries: dict[str, _Retry] = field(default_factory=dict)
     _waiting: dict[str, Waiting] = field(default_factory=dict)
     _reported: JsonObject | None = None
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Beside the loop: the volumes' refreshing, and the probes by the container's name."""
+    _probed: dict[str, Container] = field(default_factory=dict)
 
     @property
     def uid(self) -> str:
@@ -117,19 +126,26 @@ class PodWorker:
         if known is None and is_terminal(self.pod):
             await self._until_deleted()
         else:
-            await self._live(known)
+            try:
+                await self._live(known)
+            finally:
+                for task in self._tasks.values():
+                    task.cancel()
         await self._tidy()
 
     async def _live(self, known: Sandbox | None) -> None:
         sandbox = known or self._make_sandbox()
-        self._rejected = self._refusal(sandbox, is_new=known is None)
+        if self._is_to_be_admitted(sandbox, is_new=known is None):
+            self._rejected = refusal(sandbox, self.host.runtime, self.host.gpus_allocatable)
         self.host.runtime.sandboxes[self.uid] = sandbox
+        self._tasks["volumes"] = asyncio.create_task(self._keep_volumes(sandbox))
         while not self._is_gone:
             self._changed.clear()
             self._collect(sandbox)
             self._stop_if_due(sandbox)
             if self._stop is None and self._rejected is None and not is_terminal(self.pod):
                 await self._start_due(sandbox)
+                self._probe_due(sandbox)
             verdict = self._verdict(sandbox)
             is_told = await self._report(sandbox, verdict)
             if verdict is not None and is_told and self._is_deleted():
@@ -147,8 +163,10 @@ class PodWorker:
             # The API server refuses a second address of a family.
             ip=self.pod.get("status", {}).get("podIP") or self.host.next_ip(),
             started_at=now(),
-            gpus=_gpus_asked(self.pod),
+            gpus=gpus_asked(self.pod),
         )
+        for item in self.pod["spec"].get("initContainers") or []:
+            sandbox.inits[item["name"]] = ContainerSlot(item["name"], item["image"])
         for item in self.pod["spec"]["containers"]:
             sandbox.slots[item["name"]] = ContainerSlot(item["name"], item["image"])
         if self.host.runtime.has_forgotten and self.pod.get("status", {}).get("startTime"):
@@ -156,31 +174,13 @@ class PodWorker:
                 slot.last = Exit(LOST_EXIT_CODE, "Unknown", "", now(), now())
         return sandbox
 
-    def _refusal(self, sandbox: Sandbox, *, is_new: bool) -> Verdict | None:
-        """Why the pod isn't admitted: too few GPUs, or, after a boot, none registered yet."""
-        if sandbox.running() or sandbox.gpus == 0 or is_terminal(self.pod) or self._is_deleted():
-            return None
-        if not is_new and not any(self._may_restart(slot) for slot in sandbox.slots.values()):
-            return None
-        allocatable = self.host.gpus_allocatable()
-        free = allocatable - self.host.runtime.gpus_in_use()
-        if sandbox.gpus <= free:
-            return None
-        if allocatable == 0:
-            text = (
-                "Allocate failed due to no healthy devices present; cannot allocate unhealthy "
-                f"devices {GPU_RESOURCE}, which is unexpected"
-            )
-            return Verdict(PodPhase.FAILED, "UnexpectedAdmissionError", text)
-        text = f"Node didn't have enough resource: {GPU_RESOURCE}, requested: {sandbox.gpus}"
-        return Verdict(
-            PodPhase.FAILED,
-            f"OutOf{GPU_RESOURCE}",
-            f"{text}, used: {allocatable - free}, capacity: {allocatable}",
-        )
+    def _is_to_be_admitted(self, sandbox: Sandbox, *, is_new: bool) -> bool:
+        if sandbox.running() or is_terminal(self.pod) or self._is_deleted():
+            return False
+        return is_new or any(self._may_restart(slot) for slot in sandbox.slots.values())
 
     def _collect(self, sandbox: Sandbox) -> None:
-        for slot in sandbox.slots.values():
+        for slot in (*sandbox.inits.values(), *sandbox.slots.values()):
             if slot.running is not None and slot.running.done.done():
                 slot.last, slot.running = slot.running.done.result(), None
                 self._back_off(slot.name)
@@ -192,21 +192,24 @@ class PodWorker:
             grace_s = float(meta.get("deletionGracePeriodSeconds") or 0)
         elif self._stop is None and self._seconds_left(sandbox) == 0:
             self._stop = StopReason.DEADLINE
-            grace_s = float(self.pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S))
+            grace_s = self._grace_s
         else:
             return
+        # A container that is told to end may stop answering.
+        for name in self._probed:
+            self._tasks[name].cancel()
         for container in sandbox.running():
             container.stop(grace_s)
 
     async def _start_due(self, sandbox: Sandbox) -> None:
-        for item in self.pod["spec"]["containers"]:
-            slot = sandbox.slots[item["name"]]
+        for item, slot in self._next_containers(sandbox):
             if slot.running is not None or not self._may_restart(slot) or self._pause(slot) > 0:
                 continue
             try:
+                self._probes(item, sandbox)
                 slot.running = await self.host.start(self.pod, item, sandbox)
             except BadContainer as error:
-                self._waiting[slot.name] = Waiting("CreateContainerConfigError", str(error)[:500])
+                self._waiting[slot.name] = Waiting(error.reason, str(error)[:500])
             except ApiError as error:
                 self._waiting[slot.name] = Waiting("ContainerCreating", str(error)[:500])
             else:
@@ -214,6 +217,52 @@ class PodWorker:
                 continue
             _log.warning("container not started", pod=self.name, container=slot.name)
             self._back_off(slot.name)
+
+    def _next_containers(self, sandbox: Sandbox) -> list[tuple[JsonObject, ContainerSlot]]:
+        """The init container whose turn it is, else all others."""
+        init, spec = self._turn(sandbox), self.pod["spec"]
+        if init is None:
+            return [(item, sandbox.slots[item["name"]]) for item in spec["containers"]]
+        return [(item, init) for item in spec["initContainers"] if item["name"] == init.name]
+
+    def _turn(self, sandbox: Sandbox) -> ContainerSlot | None:
+        """The init container that must succeed next; None = the others may run, or may no more."""
+        is_worth_it = any(self._may_restart(slot) for slot in sandbox.slots.values())
+        return sandbox.next_init if is_worth_it else None
+
+    def _probes(self, item: JsonObject, sandbox: Sandbox) -> Mapping[str, Probe]:
+        """A process's; a timer answers nothing, so it isn't asked."""
+        return {} if release_of(item["image"]) is None else read_probes(item, sandbox.ip)
+
+    def _probe_due(self, sandbox: Sandbox) -> None:
+        """Every run with probes is probed, also one that an earlier kubelet started."""
+        for item in self.pod["spec"]["containers"]:
+            slot = sandbox.slots[item["name"]]
+            running = slot.running
+            if running is None or running is self._probed.get(slot.name):
+                continue
+            prober = Prober(
+                slot, running, self._probes(item, sandbox), self._grace_s, self._changed.set
+            )
+            if slot.probed is not running:
+                slot.probed = running
+                prober.begin()
+            self._probed[slot.name] = running
+            self._tasks[slot.name] = asyncio.create_task(prober.run())
+
+    async def _keep_volumes(self, sandbox: Sandbox) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if not sandbox.running():
+                continue  # each start refreshes by itself
+            try:
+                await self.host.refresh(self.pod, sandbox)
+            except (BadContainer, ApiError) as error:
+                _log.warning("volumes not refreshed", pod=self.name, error=str(error))
+
+    @property
+    def _grace_s(self) -> float:
+        return float(self.pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S))
 
     def _may_restart(self, slot: ContainerSlot) -> bool:
         if slot.last is None:
@@ -237,8 +286,10 @@ class PodWorker:
         if sandbox.running():
             return None
         slots = list(sandbox.slots.values())
+        init = self._turn(sandbox)
         is_over = self._stop is not None or is_terminal(self.pod)
-        if not is_over and any(self._may_restart(slot) for slot in slots):
+        due = slots if init is None else [init]
+        if not is_over and any(self._may_restart(slot) for slot in due):
             return None
         if self._stop is StopReason.DEADLINE:
             return Verdict(
@@ -246,7 +297,7 @@ class PodWorker:
                 "DeadlineExceeded",
                 "Pod was active on the node longer than the specified deadline",
             )
-        is_good = all(slot.last is not None and slot.last.code == 0 for slot in slots)
+        is_good = init is None and all(slot.last and slot.last.code == 0 for slot in slots)
         return Verdict(PodPhase.SUCCEEDED if is_good else PodPhase.FAILED)
 
     async def _report(self, sandbox: Sandbox, verdict: Verdict | None) -> bool:
@@ -276,7 +327,8 @@ class PodWorker:
         """Wait until the pod changes, a container ends, or something is due by the clock."""
         due = [] if is_told else [REPORT_RETRY_S]
         if self._stop is None and self._rejected is None and not is_terminal(self.pod):
-            due += [pause for slot in sandbox.slots.values() if (pause := self._pause(slot)) > 0]
+            slots = (*sandbox.inits.values(), *sandbox.slots.values())
+            due += [pause for slot in slots if (pause := self._pause(slot)) > 0]
             left = self._seconds_left(sandbox)
             due += [] if left is None else [left]
         changed = asyncio.create_task(self._changed.wait())
@@ -347,11 +399,3 @@ def prune_logs(folder: Path) -> None:
         return
     for old in pods[KEPT_LOGS:]:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _gpus_asked(pod: JsonObject) -> int:
-    total = 0
-    for container in pod["spec"]["containers"]:
-        limits = (container.get("resources") or {}).get("limits") or {}
-        total += int(limits.get(GPU_RESOURCE, "0"))
-    return total

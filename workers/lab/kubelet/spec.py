@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -18,6 +18,10 @@ POOL_LABEL: Final = "fleetmend.io/pool"
 KIND_LABEL: Final = "lab.fleetmend.io/kind"
 AGENT_LABEL: Final = "lab.fleetmend.io/agent"
 """Chooses which of the two agent DaemonSets puts its pod on a full node."""
+
+ROLE_LABEL: Final = "lab.fleetmend.io/role"
+SYSTEM_ROLE: Final = "system"
+"""Of a node without GPUs, for pods that are no work: fleetmend's own."""
 
 MACHINE_LABEL: Final = "lab.fleetmend.io/machine"
 """On Karpenter's nodes: which machine stands behind a new one, see `Machine`."""
@@ -100,7 +104,7 @@ class NodeSpec(WireModel):
     # Before the name, whose check asks it.
     provider_id: str | None = Field(default=None, description="None: made up for each machine")
     name: str
-    pool: LabelValue = "default"
+    pool: LabelValue = Field(default="default", description="'' = it has no label of a pool")
     kind: NodeKind = NodeKind.FULL
     gpus: int = Field(default=8, ge=0, le=MAX_GPUS)
     model: str = DEFAULT_MODEL
@@ -119,13 +123,23 @@ class NodeSpec(WireModel):
     )
     lease_period_s: float = Field(default=2.0, gt=0, le=3_600)
     status_period_s: float = Field(default=10.0, gt=0, le=3_600)
-    agent: Literal["real", "stand-in"] = Field(
+    agent: Literal["real", "stand-in", "none"] = Field(
         default="stand-in", description="of a full node; the stand-in says what faults tell it"
     )
     agent_refresh_s: float = Field(default=300.0, gt=0, le=86_400)
     machine: Machine = Field(
         default=Machine.NEW, description="of an adopted node; 'again': one its pool gave back"
     )
+
+    @classmethod
+    def system(cls, name: str) -> Self:
+        """A node for fleetmend's own pods: no GPUs, no agent, no pool, not even by a label."""
+        return cls(name=name, pool="", gpus=0, agent="none", labels={ROLE_LABEL: SYSTEM_ROLE})
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether a DaemonSet puts an agent on it."""
+        return self.kind is NodeKind.FULL and self.agent != "none"
 
     @property
     def is_adopted(self) -> bool:

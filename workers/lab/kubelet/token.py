@@ -1,28 +1,41 @@
 """The projected ServiceAccount token of a pod, fetched as a kubelet fetches it.
 
 Owns the TokenRequest bound to the pod (with the node's own identity, so that the API server puts
-node and pod into the token) and the files a pod finds: token, ca.crt, namespace and a kubeconfig
-made of them. Doesn't rotate: the API server extends the default token to a year, longer than a lab.
+node and pod into the token), when the next one is due, and the kubeconfig made of the files that
+`volumes` writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import yaml
 
 from workers.lab.kubelet.api import ApiClient, ApiError, JsonObject
+from workers.lab.kubelet.container import now
 
 DEADLINE_S: Final = 5.0
 """The Node authorizer learns of a new pod a moment after the kubelet does, and refuses till then."""
 RETRY_S: Final = 0.05
+RENEWED_AFTER: Final = 0.8
+"""Of its life, as a kubelet does (documentation of projected volumes)."""
 
 
-def projected_volume(pod: JsonObject) -> JsonObject | None:
-    """The volume that carries a token, or None: then the pod asked for none.
+@dataclass(frozen=True)
+class Token:
+    """A token, and when a kubelet asks for the next one."""
+
+    text: str
+    renew_at: datetime
+
+
+def wanted_token(pod: JsonObject) -> JsonObject | None:
+    """The first token that the pod's volumes ask for, or None: then the pod has none.
 
     The API server's ServiceAccount admission has already worked automounting out, so the volumes
     tell all.
@@ -30,26 +43,21 @@ def projected_volume(pod: JsonObject) -> JsonObject | None:
     for volume in pod["spec"].get("volumes") or []:
         for source in (volume.get("projected") or {}).get("sources") or []:
             if "serviceAccountToken" in source:
-                return dict(volume)
+                return dict(source["serviceAccountToken"])
     return None
 
 
-async def request_token(client: ApiClient, pod: JsonObject, volume: JsonObject) -> str:
-    """A token bound to the pod, for the volume's audience.
+async def request_token(client: ApiClient, pod: JsonObject, wanted: JsonObject) -> Token:
+    """A token bound to the pod, for the audience and about the life that a volume asks for.
 
     Raises:
         ApiError: still refused after the deadline.
     """
-    source = next(
-        item["serviceAccountToken"]
-        for item in volume["projected"]["sources"]
-        if "serviceAccountToken" in item
-    )
     meta = pod["metadata"]
     account = pod["spec"].get("serviceAccountName", "default")
     spec: JsonObject = {
-        "audiences": [source["audience"]] if source.get("audience") else [],
-        "expirationSeconds": source.get("expirationSeconds", 3600),
+        "audiences": [wanted["audience"]] if wanted.get("audience") else [],
+        "expirationSeconds": wanted.get("expirationSeconds", 3600),
         "boundObjectRef": {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -64,21 +72,19 @@ async def request_token(client: ApiClient, pod: JsonObject, volume: JsonObject) 
     while True:
         try:
             answer = await client.post(path, body)
-            return str(answer["status"]["token"])
         except ApiError as error:
             is_early = error.status == 403 or error.is_transient
             if not is_early or loop.time() > deadline:
                 raise
             await asyncio.sleep(RETRY_S)
+        else:
+            return _token(answer)
 
 
-def write_service_account(folder: Path, token: str, namespace: str, ca_file: Path) -> Path:
-    """The three files of a projected volume; gives the folder back."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_private(folder / "token", token)
-    _write_private(folder / "namespace", namespace)
-    _write_private(folder / "ca.crt", ca_file.read_text())
-    return folder
+def _token(answer: JsonObject) -> Token:
+    asked_at = now()
+    life = datetime.fromisoformat(answer["status"]["expirationTimestamp"]) - asked_at
+    return Token(str(answer["status"]["token"]), asked_at + RENEWED_AFTER * life)
 
 
 def write_kubeconfig(path: Path, service_account: Path, api_url: str) -> Path:

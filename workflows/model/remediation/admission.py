@@ -18,11 +18,19 @@ from workflows.model.remediation.replacement import GPU_RESOURCE
 TAINT_KEY = "fleetmend.io/unvalidated"
 TAINT_EFFECT = "NoSchedule"
 STARTUP_TAINT = f"{TAINT_KEY}:{TAINT_EFFECT}"
+UNREGISTERED = "karpenter.sh/unregistered:NoExecute"
+"""On a node that Karpenter made and has not registered yet (Karpenter 1.15.0). Its registration
+puts the startup taints on, also one that was taken off before."""
 
 
 def is_newcomer(node: NodeView) -> bool:
     """True if the startup taint keeps work off the node: nobody has proven it yet."""
     return STARTUP_TAINT in node.taints
+
+
+def is_registered(node: NodeView) -> bool:
+    """False while Karpenter would still put the startup taint back on."""
+    return UNREGISTERED not in node.taints
 
 
 def waits_for(node: NodeView, policy: Policy, arming: Arming) -> str:
@@ -46,12 +54,12 @@ def waits_for(node: NodeView, policy: Policy, arming: Arming) -> str:
 
 
 def is_due(node: NodeView, waits: str) -> bool:
-    """True if an admission may begin: it is Ready, nobody has it, and people allow it.
+    """True if an admission may begin: Ready, registered, nobody has it, and people allow it.
 
     `waits` is what `waits_for` says of the node.
     """
     is_free = node.ready and not node.deleting and not is_marked(node)
-    return is_newcomer(node) and is_free and not waits
+    return is_newcomer(node) and is_registered(node) and is_free and not waits
 
 
 def judge_offer(node: NodeView, expected: int) -> Judgement:

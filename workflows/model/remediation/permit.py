@@ -12,7 +12,15 @@ from enum import StrEnum
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
 from workflows.model.remediation.arming import Arming
-from workflows.model.remediation.marks import IGNORE, PAUSE, Marker, MarkerError, marker_of
+from workflows.model.remediation.marks import (
+    IGNORE,
+    PAUSE,
+    Marker,
+    MarkerError,
+    is_on_karpenter,
+    marker_of,
+    other_healer,
+)
 
 FRESH_S = 2.0
 """How old the read behind a permit may be (design section 3)."""
@@ -38,6 +46,8 @@ class Refusal(StrEnum):
     PAUSED_NODE = "paused-node"
     PAUSED = "paused"
     NO_SLOT = "no-slot"
+    OTHER_HEALER = "other-healer"
+    """Karpenter has begun on the node: one of both disrupts it, and not both."""
     PROTECTED = "protected"
     """The node runs a pod of a protected namespace (`protection.py`)."""
     PROTECTION_UNKNOWN = "protection-unknown"
@@ -136,6 +146,9 @@ def fence(effect: Effect, node: NodeView, claim: Claim) -> Permit | None:
 def _disruptable(node: NodeView, marker: Marker) -> Permit | None:
     if not node.unschedulable:
         return Permit(Refusal.OVERRULED, f"somebody removed the cordon of Node {node.name}")
+    healer = other_healer(node) if is_on_karpenter(node) else ""
+    if healer:
+        return Permit(Refusal.OTHER_HEALER, healer)
     if marker.slot is None:
         return Permit(Refusal.NO_SLOT, f"no slot is noted on Node {node.name}")
     return None

@@ -75,5 +75,5 @@ def _unknown(node: NodeView, policy: Policy) -> str:
     names = ", ".join(policy.scope.protected_namespaces)
     return (
         f"whether Node {node.name} runs a pod of a protected namespace ({names}) cannot be told; "
-        "give the right to read their pods (deploy/rights/README.md)"
+        "give the right to read their pods (deploy/chart/README.md)"
     )

@@ -7,7 +7,7 @@ old to new). What stands in the way of a deletion is `removal.py`. Pure; field n
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -286,16 +286,25 @@ class Successor:
     gpus: int
 
 
-def choose_successor(claims: Sequence[ClaimView], horizon: Horizon) -> ClaimView | None:
-    """The claim that is furthest of those that came after; None = none has come.
+def newcomers_of(
+    claims: Sequence[ClaimView], horizon: Horizon, taken: Container[str] = ()
+) -> list[ClaimView]:
+    """The claims that came after, the furthest first, and the eldest of equals.
 
-    The eldest of them, so that looking twice finds the same one.
+    Args:
+        claims: those of the NodePool.
+        horizon: what was there before our first eviction.
+        taken: UIDs of those that are this episode's already, which come before all others.
     """
-    newcomers = [c for c in claims if is_beyond(c, horizon) and not c.deleting]
-    return min(
-        newcomers,
-        key=lambda c: (not c.has("Registered"), not c.has("Launched"), c.created, c.uid),
-        default=None,
+    return sorted(
+        (c for c in claims if is_beyond(c, horizon) and not c.deleting),
+        key=lambda c: (
+            c.uid not in taken,
+            not c.has("Registered"),
+            not c.has("Launched"),
+            c.created,
+            c.uid,
+        ),
     )
 
 
