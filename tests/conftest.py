@@ -26,7 +26,20 @@ from workers.lab.paths import LabPaths
 LAST_LINES = 25
 LAB_DIRECTORY = "lab"
 
+LONGEST_FIRST = ("chaos", "scenarios", "workers", "workflows", "replay", "lab", "activities")
+"""Folders whose files keep a process for minutes: one that began last would be waited for alone."""
+
 _numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of these folders begin first; files stay together and in order."""
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,7 @@ class Stage:
 
     def settle(self, *names: str) -> None:
         """Returns when these nodes have baselines and no episode: what begins now is new."""
-        self.nodes.until_baselines()
+        self.fleet.until_baselines(self.nodes)
         for node in names:
             self.refs[node] = self.fleet.ref(node)
             wait_until(

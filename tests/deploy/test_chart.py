@@ -18,7 +18,6 @@ SMALL: Final = {
     "policy": None,
     "networkPolicy": {"enabled": False},
     "flowControl": {"enabled": False},
-    "podSecurity": {"label": False},
     "karpenter": {"enabled": False},
     "agent": {"enabled": False},
     "uninstall": {"handOver": False},
@@ -160,7 +159,7 @@ def test_every_object_has_the_recommended_labels(values: Object) -> None:
     wanted = {"name", "instance", "version", "managed-by", "part-of"}
     for item in render(values):
         for found in [item, *item.get("items", [])]:
-            if found["kind"] in ("List", "Namespace"):
+            if found["kind"] == "List":
                 continue
             labels = found["metadata"]["labels"]
             assert wanted <= {k.removeprefix("app.kubernetes.io/") for k in labels}, found

@@ -19,7 +19,12 @@ from temporalio.service import RPCError
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workflows.contracts.messages import Closing, Command, ControlMessage
-from workflows.model.identity import NodeRef, guard_workflow_id, workflow_id
+from workflows.model.identity import (
+    NodeRef,
+    guard_workflow_id,
+    sweep_workflow_id,
+    workflow_id,
+)
 
 Answer = TypeVar("Answer")
 CALL_LIMIT_S = 20.0
@@ -160,6 +165,11 @@ class Episodes:
             request_id=fields.pop("request_id", uuid4().hex), by=TESTER, reason="a test", **fields
         )
         self.call(self.handle(node).signal(command.value, message))
+
+    def sweep_now(self) -> None:
+        """Begin a sweep without waiting for its time; one that runs already is enough."""
+        name = sweep_workflow_id(self._lab.cluster)
+        self.call(self.client().get_schedule_handle(name).trigger())
 
     def counts(self, node: NodeRef) -> Counts:
         """Events and actions of the newest run's history."""

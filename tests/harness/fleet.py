@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.harness.cluster import Cluster
 from tests.harness.episodes import Episodes
+from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool, write_policy
 from tests.harness.processes import Processes, Running, processes
 from tests.harness.starts import Start, start_warm
@@ -33,6 +34,11 @@ class Fleet:
     def ref(self, node: str) -> NodeRef:
         """The Node that has this name now."""
         return NodeRef(node, self.cluster.node(node).uid)
+
+    def until_baselines(self, nodes: TestNodes) -> None:
+        """Returns when every added node has one; the sweep that records them begins at once."""
+        self.episodes.sweep_now()
+        nodes.until_baselines()
 
     def restart_worker(self) -> None:
         """A new worker, after the old one ended or was killed."""

@@ -18,7 +18,8 @@ from workers.lab.kubelet.spec import NodeKind, NodeSpec, NodeView, Receipt
 from workflows.model.detection.rules import AGENT_CONDITIONS
 
 AGENT_LIMIT_S = 30.0
-BASELINE_LIMIT_S = 60.0
+BASELINE_LIMIT_S = 150.0
+"""Twice what a sweep waits for the count of a node that was taken away at that moment (60 s)."""
 
 
 @dataclass

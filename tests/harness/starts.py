@@ -105,7 +105,7 @@ def _command(words: list[str], environment: dict[str, str], out: Path, err: Path
     os.environ.clear()
     os.environ.update(environment)
     _open_streams(out, err)
-    sys.argv = [CLI[-1], *words]
+    sys.argv = ["fleetmend", *words]
     from workers.cli.main import main  # noqa: PLC0415 - a command's clock starts with this import
 
     try:

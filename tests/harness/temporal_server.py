@@ -7,7 +7,7 @@ session's lab instead.
 
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from workflows.search_attributes import ALL
 
 IDENTITY = "tests"
 """Instead of `pid@host`: recorded histories name no machine."""
+TRIES = 8
 # A server's timers are otherwise rounded up to a second.
 EXACT_TIMERS = {"history.timerProcessorMaxTimeShift": '"0s"'}
 
@@ -42,12 +43,23 @@ async def dev_server(settings: Mapping[str, str] | None = None) -> AsyncIterator
     beside = Path(sys.executable).with_name("temporal")
     program = str(beside) if beside.exists() else shutil.which("temporal")
     assert program, "no `temporal` beside python or on PATH: make venv"
-    async with await WorkflowEnvironment.start_local(
-        data_converter=pydantic_data_converter,
-        identity=IDENTITY,
-        search_attributes=ALL,
-        dev_server_existing_path=program,
-        dev_server_log_level="error",
-        dev_server_extra_args=flags,
-    ) as environment:
+    async with await _started(program, flags) as environment:
         yield environment.client
+
+
+async def _started(program: str, flags: Sequence[str]) -> WorkflowEnvironment:
+    """The SDK gives a server 5 s to answer, which on a busy machine it may not do at once."""
+    for left in reversed(range(TRIES)):
+        try:
+            return await WorkflowEnvironment.start_local(
+                data_converter=pydantic_data_converter,
+                identity=IDENTITY,
+                search_attributes=ALL,
+                dev_server_existing_path=program,
+                dev_server_log_level="error",
+                dev_server_extra_args=flags,
+            )
+        except RuntimeError as error:
+            if not left or "did not start within" not in str(error):
+                raise
+    raise AssertionError("the last try returns or raises")

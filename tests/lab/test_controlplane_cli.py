@@ -1,6 +1,7 @@
 """`fleetmend lab up | down | status | kubeconfig` on a real lab."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_a_second_up_tells_the_addresses_and_the_next_steps(directory: Path) -> 
     assert "the lab runs already" in result.stdout
     assert read_address(directory).temporal_ui_url in result.stdout
     assert f"fleetmend lab down --dir {directory}" in result.stdout
+
+
+def test_up_tells_the_commands_that_install_fleetmend_by_helm(directory: Path) -> None:
+    told = _run("up", "--dir", str(directory)).stdout
+    assert f"fleetmend lab node add system-0 --system --dir {directory}" in told
+    (command,) = (line.strip() for line in told.splitlines() if " upgrade --install " in line)
+    helm, *_, chart, _namespace, namespace, _values, values = command.split()
+    assert os.access(helm, os.X_OK)
+    assert (Path(chart) / "Chart.yaml").exists()
+    assert namespace == "fleetmend"
+    content = yaml.safe_load(Path(values).read_text())
+    assert content["watch"]["replicas"] == content["worker"]["replicas"] == 1
+    assert [pool["name"] for pool in content["policy"]["pools"]]
 
 
 def test_up_with_other_settings_says_that_they_don_t_apply(directory: Path) -> None:

@@ -254,7 +254,8 @@ def test_a_failed_init_container_is_tried_again(node: str, pods: Pods) -> None:
 
 
 def _probe(path: str, **more: Any) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": 1, **more}
+    patience = {"periodSeconds": 1, "timeoutSeconds": 5}
+    return {"httpGet": {"path": path, "port": "health"}, **patience, **more}
 
 
 def _serve(*present: str, **container: Any) -> dict[str, Any]:
@@ -305,7 +306,12 @@ def test_two_pods_of_one_node_serve_on_the_same_port(
 def test_a_failing_liveness_probe_restarts_the_container(
     node: str, pods: Pods, lab: LabAddress
 ) -> None:
-    container = _serve("healthz", livenessProbe=_probe("/healthz", failureThreshold=2))
+    container = _serve(
+        "healthz",
+        # Its start is given all the time that it needs.
+        startupProbe=_probe("/healthz", failureThreshold=60),
+        livenessProbe=_probe("/healthz", failureThreshold=2),
+    )
     name = pods.make(node, container, restartPolicy="Always")
     (_home(lab, name) / "healthz").unlink()
     wait_until(lambda: _state(pods.get(name))["restartCount"] == 1, LIMIT_S, "it was restarted")

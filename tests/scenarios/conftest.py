@@ -47,7 +47,7 @@ def spec() -> dict[str, Any]:
 def node(fleet: Fleet, nodes: TestNodes, pool: str, spec: dict[str, Any]) -> str:
     """The name of one healthy node whose baseline the fleet has recorded."""
     name = nodes.add("a", pool, **spec)
-    nodes.until_baselines()
+    fleet.until_baselines(nodes)
     return name
 
 

@@ -74,7 +74,7 @@ def test_a_paused_pool_is_quarantined_and_not_disrupted_and_returns_are_not_bloc
     fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog
 ) -> None:
     first, second = nodes.add_many(["a", "b"], pool, boot_time_s=3)
-    nodes.until_baselines()
+    fleet.until_baselines(nodes)
     nodes.inject(first, "gpu-lost")
     ref = fleet.ref(first)
     wait_until(lambda: witness.reboots(first), 30, "the first node is being rebooted")

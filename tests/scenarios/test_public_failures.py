@@ -110,7 +110,7 @@ def test_r20_a_node_whose_hostname_is_not_its_name_is_uncordoned_after_its_reboo
     """The label even names another node: that one, and its work, must not be meant."""
     other = nodes.add("b", pool)
     node = nodes.add("a", pool, labels={"kubernetes.io/hostname": other})
-    nodes.until_baselines()
+    fleet.until_baselines(nodes)
     ref = fleet.ref(node)
     bystander, own = work.pod(unique("other"), other), work.pod(unique("own"), node)
     nodes.inject(node, "gpu-lost")

@@ -141,7 +141,6 @@ def service_account_kubeconfig(
 
 
 def _ensure_namespace(api: LabApi) -> None:
-    """Not by apply: that would take away the labels which the chart has set before."""
     if not api.exists(f"/api/v1/namespaces/{NAMESPACE}"):
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         api.request("POST", "/api/v1/namespaces", body=manifest)

@@ -47,11 +47,14 @@ def wrongs(evidence: Evidence) -> list[str]:
         return ["the Node is gone"]
     else:
         claims = _claims(evidence, evidence.seen)
-    return [
+    found_wrong = [
         f"{what} is {found!r}, and should be {wanted!r}"
         for what, found, wanted in claims
         if found != wanted
     ]
+    if found_wrong and evidence.chronicle and evidence.chronicle.detail:
+        found_wrong.append(f"the episode says: {evidence.chronicle.detail}")
+    return found_wrong
 
 
 def _claims_of_replaced(evidence: Evidence) -> Iterator[tuple[str, object, object]]:
