@@ -53,7 +53,7 @@ class Episode:
 
     `is_opened` = a mark that stood at the first look was judged. `tried` are the rungs that were
     issued, `pending` is a reboot that was issued and not yet proven (it is proven before any other
-    is), `asked` the places asked of the guard, `refused` the epoch of the last grant that was an
+    is), `boot_id` the last boot that was judged, `asked` the places asked of the guard, `refused` the epoch of the last grant that was an
     older guard's. `validation` is the last answer of the gate, `failures` what the last diagnosis
     found. `order` = the node is only being validated.
     `is_classed` = a report, our mark or a second source has said what `fault` is; before that, and
@@ -91,6 +91,7 @@ class Episode:
     drained: bool = False
     tried: list[Rung] = field(default_factory=list)
     pending: BootRecord | None = None
+    boot_id: str = ""
     asked: set[Budget] = field(default_factory=set)
     refused: dict[Budget, str] = field(default_factory=dict)
     validation: Validation | None = None

@@ -51,6 +51,7 @@ from workflows.proving import (
     doubt_old_mark,
     gate,
     hear,
+    judge_unseen_boot,
     look,
     prove_and_judge,
     reboot,
@@ -338,7 +339,8 @@ async def repair(run: Runtime, episode: Episode, rung: Rung) -> Judgement | Outc
             return blocked
         await survey_claim(run, episode)
     if rung is Rung.REPLACE:
-        return await replace_machine(run, episode)
+        boot_id = episode.claims.boot_id if episode.claims else ""
+        return await judge_unseen_boot(run, episode, boot_id) or await replace_machine(run, episode)
     if rung is Rung.REBOOT:
         refused = await reboot(run, episode)
         if refused is not None:

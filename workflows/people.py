@@ -188,7 +188,7 @@ def reopen(run: Runtime, episode: Episode) -> None:
     inbox = run.inbox
     inbox.tell(run.now(), "reported again")
     renew(run, episode)
-    episode.match, episode.marker = None, None
+    episode.match, episode.marker, episode.boot_id = None, None, ""
     episode.drained, episode.recover, episode.overruled = False, False, None
     episode.claims, episode.horizon = None, None
     episode.order, episode.doubted_level = None, 0

@@ -170,6 +170,9 @@ async def reboot(run: Runtime, episode: Episode, late: int = 0) -> Judgement | N
     node = reading.node
     if not node.boot_id:
         return Judgement(Verdict.UNKNOWN, ("the Node has no bootID: a reboot cannot be proven",))
+    judged = await judge_unseen_boot(run, episode, node.boot_id)
+    if judged is not None:
+        return judged
     deadline = run.now() + timedelta(seconds=episode.policy.timing.node_task_deadline_s)
     before = BootRecord(node.uid, node.provider_id, node.machine_uuid, node.boot_id, run.now())
     request = NodeTaskRequest(
@@ -197,6 +200,21 @@ async def reboot(run: Runtime, episode: Episode, late: int = 0) -> Judgement | N
     return Judgement(Verdict.FAILED, (f"reboot refused: {answer.detail}",))
 
 
+async def judge_unseen_boot(run: Runtime, episode: Episode, boot_id: str) -> Judgement | None:
+    """The gate's answer if somebody has rebooted the node since it was marked; None = nobody has.
+
+    What was found was found in another boot: their reboot may have been the repair.
+    """
+    match, marker = episode.match, episode.marker
+    known = episode.boot_id or (match.boot_id if match else marker.boot_id if marker else "")
+    if not known or boot_id in ("", known):
+        return None
+    episode.boot_id = boot_id
+    run.inbox.tell(run.now(), f"somebody has rebooted it: it is in boot {boot_id}")
+    await assert_marks(run, episode)
+    return await gate(run, episode)
+
+
 async def prove_and_judge(run: Runtime, episode: Episode) -> Judgement:
     """Waits for the proof of the pending reboot, then judges the node at the gate."""
     before = episode.pending
@@ -206,6 +224,7 @@ async def prove_and_judge(run: Runtime, episode: Episode) -> Judgement:
     episode.pending = None
     if proof.proof is not Proof.DONE:
         return Judgement(Verdict.FAILED, (f"the reboot is {proof.proof.value}: {proof.detail}",))
+    episode.boot_id = proof.boot_id
     episode.enter(Phase.REBOOTED, run.now())
     record = episode.record(run.now(), proof.detail)
     done = attempt(Rung.REBOOT, before.at, proof.proof, before.boot_id, proof.boot_id)

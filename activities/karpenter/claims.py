@@ -74,6 +74,7 @@ class ClaimActivities:
             horizon_of(claims),
             found.claim.gpus,
             self._count_lost_new(node.view),
+            node.view.boot_id,
         )
 
     def delete_claim(self, request: DeleteClaimRequest) -> ClaimDeleted:

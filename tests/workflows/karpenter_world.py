@@ -136,7 +136,7 @@ class KarpenterWorld(World):
         if found.claim is None:
             return Resolved(found.standing, found.detail, node_pool=POOL)
         ref, horizon = found.claim.ref, horizon_of(claims)
-        counts = (found.claim.gpus, self.lost_new)
+        counts = (found.claim.gpus, self.lost_new, f"boot-{self.boots}")
         return Resolved(found.standing, found.detail, ref, POOL, self.is_static, horizon, *counts)
 
     def delete_claim(self, request: Any, now: datetime) -> ClaimDeleted:

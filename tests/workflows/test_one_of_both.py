@@ -120,6 +120,15 @@ POINTS = [
     for is_marked in (True, False)
     for number, name in enumerate(calls_of(is_marked=is_marked))
 ]
+
+
+def has_rebooted(world: Watched) -> None:
+    """Begun and ended between two calls of ours, and that was the repair."""
+    world.boots, world.gpus, world.is_acting = world.boots + 1, GPUS, False
+    world.bad.clear()
+    world.boot_at = None
+
+
 ACTS = {"reboots": reboots, "replaces": replaces, "is-deleted": is_deleted}
 
 
@@ -154,3 +163,25 @@ def test_the_points_cover_every_stage_of_the_runbook() -> None:
     assert [name for name in stages if name not in called] == []
     assert called.index("delete_claim") < called.index("await_claim_gone")
     assert CLAIM.uid
+
+
+@pytest.mark.parametrize(("is_marked", "number"), POINTS)
+def test_after_a_reboot_of_karpenters_that_was_the_repair_nothing_of_ours_begins(
+    is_marked: bool, number: int
+) -> None:
+    """Its whole reboot may lie between two looks of ours: seen with the real one, on a busy machine."""
+    world = world_of(is_marked=is_marked)
+    if calls_of(is_marked=is_marked)[number] in ("reboot", "delete_claim"):
+        pytest.skip("both at one instant: nothing was read since")
+    ours_before: list[tuple[int, int]] = []
+
+    def begin(played: Watched) -> None:
+        ours_before.append(played.ours)
+        has_rebooted(played)
+
+    world.begins_before, world.begin, world.gpus_after_boot = number, begin, GPUS
+    closing = started(world).finish()
+    if not ours_before or world.had_given_away:
+        return  # it was returned, or given away, before
+    assert world.ours == ours_before[0], closing
+    assert closing.outcome in ("returned", "dismissed")

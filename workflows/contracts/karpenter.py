@@ -20,7 +20,7 @@ class Resolved:
 
     `claim`, `horizon` and what follows are there if it was found; `gpus` is what its machine type has
     (0 = it does not say); `detail` is for people. `lost_new` = if the machine was never proven: how
-    many of its pool were given away unproven in the last day.
+    many of its pool were given away unproven in the last day. `boot_id` is that of the Node.
     """
 
     standing: Standing
@@ -31,6 +31,7 @@ class Resolved:
     horizon: Horizon | None = None
     gpus: int = 0
     lost_new: int = 0
+    boot_id: str = ""
 
 
 RESOLVE_CLAIM = Contract("resolve_claim", Effect.READ, Owner, Resolved, "find the node's NodeClaim")
