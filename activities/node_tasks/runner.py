@@ -304,7 +304,7 @@ class _TaskRun:
                 if seen is None:
                     return self._booted() or _unknown("the task's pod is gone without a verdict")
                 pod = seen
-                if is_net and (booted := self._booted()) is not None:
+                if is_net and (booted := self._judge_boot(self._node())) is not None:
                     return booted
 
     def _verdict(self, pod: TaskPod) -> TaskAnswer | None:
@@ -366,15 +366,18 @@ class _TaskRun:
 
     def _booted(self) -> TaskAnswer | None:
         """`done`, if this is a reboot and the Node says that it has booted; else None."""
-        return self._judge_boot() if self._is_reboot else None
+        return self._judge_boot(self._node()) if self._is_reboot else None
 
-    def _judge_boot(self, node: NodeView | None = None) -> TaskAnswer | None:
-        if not self._is_reboot:
-            return None
+    def _node(self) -> NodeView | None:
+        """The Node as it is now; None = it cannot be read. Raises: ApplicationError: node-gone."""
         try:
-            node = node or self._authority.look(self._request.owner.node)
+            return self._authority.look(self._request.owner.node)
         except ApiError as error:
             _log.warning("node_unread", task=self._name, error=str(error))
+            return None
+
+    def _judge_boot(self, node: NodeView | None) -> TaskAnswer | None:
+        if not self._is_reboot or node is None:
             return None
         if node.boot_id in ("", self._request.expected_boot_id):
             return None

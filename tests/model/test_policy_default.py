@@ -40,7 +40,8 @@ def test_the_demo_believes_a_hung_diagnostic_while_it_hangs() -> None:
     policy = read_policy_file(POLICIES / "demo.yaml")
     debounce = next(rule.debounce_s for rule in policy.rules if rule.name == "gpu-unknown")
     assert debounce < 20
-    assert {pool.name for pool in policy.pools} == {"training", "inference", "spare"}
+    pools = {pool.name for pool in policy.pools}
+    assert pools == {"training", "inference", "spare", "elastic"}
 
 
 def _fields(value: object, path: str = "") -> set[str]:

@@ -283,6 +283,29 @@ def test_an_attempt_that_temporal_gave_up_leaves_the_pod_to_the_next(
     assert not is_gone(cluster, request)
 
 
+def test_a_task_of_a_node_that_goes_is_not_waited_for(
+    desk: Desk, bare: BareNodes, cluster: Cluster
+) -> None:
+    """Seen: a whole sweep stood still until the deadline of one node's inventory."""
+    owner = bare.add("a")
+    request = counting(owner, deadline_s=120)
+    failures: list[str] = []
+
+    def attempt() -> None:
+        try:
+            desk.do(INVENTORY, request)
+        except ApplicationError as failure:
+            failures.append(failure.type or "")
+
+    running = threading.Thread(target=attempt)
+    running.start()
+    _until_there(cluster, request)
+    cluster.kube.delete(paths.node(owner.node.name), uid=owner.node.uid)
+    running.join(30)
+    assert failures == [errors.NODE_GONE]
+    assert is_gone(cluster, request)
+
+
 def test_observe_mode_makes_no_pod(
     desk: Desk, bare: BareNodes, cluster: Cluster, pool: str, witness: AuditLog
 ) -> None:
