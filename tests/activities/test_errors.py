@@ -100,6 +100,7 @@ def test_every_failure_type_is_used() -> None:
         errors.not_yet("").type,
         errors.try_again("").type,
         errors.refused(Permit(Refusal.PAUSED, "")).type,
+        errors.refused(Permit(Refusal.OTHER_HEALER, "")).type,
     }
     declared = {value for key, value in vars(types).items() if key.isupper() and key != "FINAL"}
     assert made == declared

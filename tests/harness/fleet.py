@@ -16,8 +16,11 @@ from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool, write_policy
 from tests.harness.processes import Processes, Running, processes
 from tests.harness.starts import Start, start_warm
+from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workflows.model.identity import NodeRef
+
+HELD_REASON_LIMIT_S = 20.0
 
 
 @dataclass
@@ -39,6 +42,15 @@ class Fleet:
         """Returns when every added node has one; the sweep that records them begins at once."""
         self.episodes.sweep_now()
         nodes.until_baselines()
+
+    def held_reason(self, node: str) -> str:
+        """What the machine record says of the hold, a moment after the workflow says that it is."""
+
+        def told() -> str:
+            machine = self.cluster.machine_of(node)
+            return str(machine["status"].get("heldReason", "")) if machine else ""
+
+        return wait_until(told, HELD_REASON_LIMIT_S, f"the record says why {node} is held")
 
     def restart_worker(self) -> None:
         """A new worker, after the old one ended or was killed."""

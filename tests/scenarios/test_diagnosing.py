@@ -29,13 +29,6 @@ def _validation(fleet: Fleet, node: str) -> dict[str, Any]:
     return found
 
 
-def _held_reason(fleet: Fleet, node: str) -> str:
-    """Written a moment after the workflow says that it is held."""
-    return wait_until(
-        lambda: str(_status(fleet, node).get("heldReason", "")), 20, "the record says why"
-    )
-
-
 def test_d33_a_hang_that_ends_is_followed_by_a_passed_diagnosis_and_the_nodes_return(
     fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
@@ -60,7 +53,7 @@ def test_d33_a_hang_that_lasts_is_held_with_its_quarantine_and_destroys_nothing(
     _quarantined_as_unknown(fleet, nodes, node, ref)
     nodes.clear(node, "unknown")
     fleet.episodes.until_held(ref)
-    assert "no end within" in _held_reason(fleet, node)
+    assert "no end within" in fleet.held_reason(node)
     assert fleet.cluster.node(node).unschedulable
     assert witness.reboots(node) == []
     assert _validation(fleet, node)["result"] == "unknown"
@@ -75,7 +68,7 @@ def test_a_crash_of_the_diagnostic_after_a_reboot_does_not_certify(
     nodes.inject(node, "dcgm-crash", lasting=True)
     nodes.inject(node, "gpu-lost")
     fleet.episodes.until_held(ref)
-    assert "signal 11" in _held_reason(fleet, node)
+    assert "signal 11" in fleet.held_reason(node)
     assert len(witness.reboots(node)) == 1
     assert fleet.cluster.node(node).unschedulable
     nodes.clear(node, "dcgm-crash")
@@ -112,7 +105,7 @@ def test_an_unreadable_kernel_log_is_held(
     nodes.inject(node, "kmsg-unreadable")
     _quarantined_as_unknown(fleet, nodes, node, ref)
     fleet.episodes.until_held(ref)
-    assert "kernel log" in _held_reason(fleet, node)
+    assert "kernel log" in fleet.held_reason(node)
     assert witness.reboots(node) == []
     assert witness.node_tasks(node, "diagnose") == []
     fleet.episodes.tell(ref, Command.RETIRE)
@@ -128,7 +121,7 @@ def test_d33_seen_by_the_real_agent_is_held_until_dcgm_answers_and_a_person_resu
     """The agent asks DCGM once a minute, longer than this policy waits for a recovery."""
     nodes.inject(node, "dcgm-hang")
     fleet.episodes.until_held(ref, 150)
-    assert "no answer" in _held_reason(fleet, node)
+    assert "no answer" in fleet.held_reason(node)
     assert len(witness.node_tasks(node, "kernel-log")) == 1
     nodes.clear(node, "dcgm-hang")
     wait_until(

@@ -176,8 +176,17 @@ def test_a_program_that_talks_without_end_cannot_tell(
 
 
 def _yes_of(parent: int) -> list[str]:
+    """Children that are the program; the session's own, such as its warm interpreter, are not."""
     children = Path(f"/proc/{parent}/task/{parent}/children")
-    return children.read_text().split() if children.exists() else []
+    found = children.read_text().split() if children.exists() else []
+    return [pid for pid in found if _command_of(pid) in ("yes", "dcgmi")]
+
+
+def _command_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""  # it ended meanwhile
 
 
 def _report(overall: str, **groups: object) -> str:
