@@ -88,6 +88,8 @@ def test_of_a_scale_up_of_ten_the_good_take_work_at_once_and_the_two_bad_are_rep
         assert not witness.reboots(node)
     deleted = witness.events(Wanted(who=WORKER, verb="delete", resource="nodeclaims"))
     assert len([event for event in deleted if event.succeeded]) == len(bad)
+    # The log is written in batches, of which a later one may come first.
+    wait_until(lambda: all(map(witness.node_writes, good)), 30, "the log has every last check")
     waited = [
         (bound[node].received_at - witness.node_writes(node)[-1].answered_at).total_seconds()
         for node in good
