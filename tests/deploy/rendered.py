@@ -51,11 +51,17 @@ def helm(*words: str, values: Object | None = None) -> Answer:
 
 
 def template(values: Object | None = None) -> Answer:
-    """What `helm template` says of the chart with these values, cluster `here` unless they name one."""
+    """What `helm template` says of the chart with these values over what must be given."""
     return helm(
         *("template", "care", str(CHART), "--namespace", NAMESPACE),
-        values={"cluster": "here", **(values or {})},
+        values=with_required(values or {}),
     )
+
+
+def with_required(values: Object) -> Object:
+    """The values, with a cluster and an image unless they name one."""
+    image = {"repository": "fleetmend", **values.get("image", {})}
+    return {"cluster": "here", **values, "image": image}
 
 
 def render(values: Object | None = None) -> tuple[Object, ...]:

@@ -9,7 +9,16 @@ import pytest
 import yaml
 
 from activities.node_tasks.pod import TASK_LABEL
-from tests.deploy.rendered import CHART, NAMESPACE, Object, helm, of_kind, render, template
+from tests.deploy.rendered import (
+    CHART,
+    NAMESPACE,
+    Object,
+    helm,
+    of_kind,
+    render,
+    template,
+    with_required,
+)
 from workers.control.settings import read_settings
 from workers.watch.settings import WatchSettings
 from workflows.model.policy import Policy
@@ -71,14 +80,15 @@ def variables(spec: Object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_helm_lint_finds_nothing(values: Object) -> None:
-    answer = helm("lint", "--strict", str(CHART), values={"cluster": "here", **values})
+    answer = helm("lint", "--strict", str(CHART), values=with_required(values))
     assert answer.code == 0, answer.output + answer.error
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"cluster": ""}, "at '/cluster': '' does not match"),
+        ({"cluster": ""}, "cluster is not set: the name of this cluster in Temporal, --set"),
+        ({"image": {"repository": ""}}, "image.repository is not set: where the image of"),
         ({"cluster": "a/b"}, "at '/cluster'"),
         ({"wach": {"replicas": 3}}, "additional properties 'wach' not allowed"),
         ({"watch": {"replica": 3}}, "at '/watch': additional properties 'replica' not allowed"),
