@@ -313,7 +313,9 @@ def test_a_failing_liveness_probe_restarts_the_container(
         livenessProbe=_probe("/healthz", failureThreshold=2),
     )
     name = pods.make(node, container, restartPolicy="Always")
-    (_home(lab, name) / "healthz").unlink()
+    home = _home(lab, name)
+    wait_until(lambda: _state(pods.get(name)).get("started"), LIMIT_S, "it has started")
+    (home / "healthz").unlink()
     wait_until(lambda: _state(pods.get(name))["restartCount"] == 1, LIMIT_S, "it was restarted")
     assert _state(pods.get(name))["lastState"]["terminated"]["exitCode"] == 0
     # The second run has made its file again, so it stays.
