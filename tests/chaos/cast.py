@@ -19,7 +19,7 @@ NARROW = "narrow"
 """Of this pool one node may be disrupted at a time."""
 PROBATION_S = 8
 LONG_S = 300
-DEBOUNCE_S = {"gpu-unknown": 120, "gpu-silent": 120, "unreachable": 20}
+DEBOUNCE_S = {"gpu-unknown": 180, "gpu-silent": 120, "unreachable": 40}
 """By rule, where a test's second is too short: "gpu-unknown" outlasts the time in which the cast
 takes its places, the other two a power cut of everything."""
 STANDS_S = 90.0
@@ -223,10 +223,10 @@ def after_a_power_cut(part: Part) -> Ending:
     asked = part.ending.reboots
     if part.name in ("reboot", "boot"):
         return part.ending  # what has been asked for is this boot
-    if part.name == "drain":
-        # If the Node does not tell of the boot yet, the reboot is asked of the boot before: the
-        # machine refuses it, and the power cut is its proof.
-        return replace(part.ending, boots=(1, 1 + asked))
+    if part.name in ("drain", "slot"):
+        # The power cut was the repair, and the gate says so. If the Node does not tell of the boot
+        # yet, a reboot is asked of the boot before, and the machine refuses it.
+        return replace(part.ending, reboots=0, or_reboots=asked, boots=(1,))
     return replace(part.ending, boots=(1 + asked,))
 
 
