@@ -6,6 +6,7 @@ everything outside is reached through the Runtime. The steps named here are cont
 carried out by the file in `activities/` that DESIGN.md's table names.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -175,19 +176,21 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
     matches = still_matching(run, episode, reading)
     if not matches:
         return episode.end(Outcome.DISMISSED, "no rule matches any more")
+    while not matches[0].immediate:
+        match = matches[0]
+        blame(run, episode, match)
+        debounce = timedelta(seconds=match.debounce_s)
+        await publish(run, episode, f"{match.text}: must last {debounce}", "debounce")
+        await run.wait(has_cleared(match), debounce)
+        reading = await look(run, episode)
+        if episode.owns(reading.marker):
+            return None
+        matches = still_matching(run, episode, reading)
+        if not matches:
+            return episode.end(Outcome.DISMISSED, "it recovered by itself before any quarantine")
+        if match.fault in {lasting.fault for lasting in matches}:
+            break  # else another fault is left, which has not lasted: it waits its own time
     blame(run, episode, matches[0])
-    if matches[0].immediate:
-        return None
-    debounce = timedelta(seconds=matches[0].debounce_s)
-    await publish(run, episode, f"{matches[0].text}: must last {debounce}", "debounce")
-    await run.wait(lambda inbox: has_cleared(inbox, matches[0]), debounce)
-    reading = await look(run, episode)
-    if episode.owns(reading.marker):
-        return None
-    lasting = still_matching(run, episode, reading)
-    if not lasting:
-        return episode.end(Outcome.DISMISSED, "it recovered by itself before any quarantine")
-    blame(run, episode, lasting[0])
     return None
 
 
@@ -206,11 +209,14 @@ def blame(run: Runtime, episode: Episode, match: RuleMatch) -> None:
     run.inbox.fault = match.fault
 
 
-def has_cleared(inbox: Inbox, match: RuleMatch) -> bool:
-    """True if the condition was seen with another status than the one that matched."""
-    facts = inbox.facts
-    status = facts.conditions.get(match.condition, "") if facts else ""
-    return status not in ("", match.status) and match.status != "Stale"
+def has_cleared(match: RuleMatch) -> Callable[[Inbox], bool]:
+    """True of an inbox if the condition was seen with another status than the one that matched."""
+
+    def is_seen(inbox: Inbox) -> bool:
+        status = inbox.facts.conditions.get(match.condition, "") if inbox.facts else ""
+        return status not in ("", match.status) and match.status != "Stale"
+
+    return is_seen
 
 
 # ---------------------------------------------------------------- quarantine, slot

@@ -55,6 +55,32 @@ def test_a_node_that_recovers_before_its_debounce_is_dismissed_and_never_marked(
     assert run.runtime.now() - START < timedelta(seconds=60)
 
 
+def test_a_fault_that_is_left_when_a_worse_one_has_passed_must_last_its_own_time() -> None:
+    """Seen: a node that was away for a moment was quarantined for what it was only suspected of."""
+    world = World()
+    world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
+    run = started(world)
+
+    def worse(inbox: Inbox, now: datetime) -> None:
+        world.fail("InterconnectHealthy", "NvlinkDown")
+        inbox.take_report(report_of(world, "ep-1", now), now)
+
+    def passes(inbox: Inbox, now: datetime) -> None:
+        del world.bad["InterconnectHealthy"]
+        world.touch()
+
+    def recovers(inbox: Inbox, now: datetime) -> None:
+        world.bad.clear()
+        world.touch()
+
+    run.say(timedelta(seconds=4), worse)
+    run.say(timedelta(seconds=6), passes)
+    run.say(timedelta(seconds=20), recovers)
+    closing = run.finish()
+    assert closing.outcome == "dismissed", run.runtime.inbox.story
+    assert "quarantine" not in run.steps
+
+
 def test_r32b_a_fault_whose_reason_alternates_lasts_from_our_first_sight_of_it() -> None:
     """karpenter#2833: each change of the reason began the wait anew, so nothing was ever repaired."""
     world = World()
