@@ -180,7 +180,7 @@ def test_faults_at_the_calls_that_matter_most_change_no_ending(scene: Scene) -> 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_no_fault_at_any_call_changes_the_ending(scene: Scene) -> None:
     cases = [
         Case(call, fault, nth)
