@@ -27,13 +27,12 @@ from workers.cli.outcome import CommandError, ExitCode, console, refused, write_
 from workers.cli.temporal import NotThere, bounded, connected
 from workers.tables import plain_table
 from workflows.model.identity import sweep_workflow_id, task_queue, validation_workflow_id
-from workflows.model.node import NodeView
+from workflows.model.node import BadObject, NodeView, parse_node
 from workflows.model.remediation.admission import STARTUP_TAINT, is_newcomer
 from workflows.model.remediation.marks import (
-    MarkerError,
     exit_patch,
     is_marked,
-    marker_of,
+    marker_or_problem,
     marker_patch,
 )
 from workflows.model.remediation.permit import FRESH_S
@@ -73,18 +72,17 @@ def leave_cluster(*, yes: bool, reason: str, as_json: bool) -> ExitCode:
     """Show what stands and would become of it, and with `yes` do it."""
     cluster = read_cluster()
     by = caller(reason or "fleetmend leaves the cluster")
+    ended = Ended()
     with open_cluster() as reader:
-        nodes = reader.nodes()
         if yes:
             _demand_rights(reader)
             _disarm(reader, by)
             # Temporal first: no run is to see its node's mark change.
             ended = _end_runs(cluster, by)
             time.sleep(SETTLED_S)
-            left = [_hand_over(reader, n.name, by) for n in reader.nodes() if is_marked(n)]
-        else:
-            ended = Ended()
-            left = [_foreseen(node) for node in nodes if is_marked(node)]
+        nodes = reader.nodes()
+        marked = [node for node in nodes if is_marked(node)]
+        left = [_leave_to_people(reader, n.name, by) if yes else _foreseen(n) for n in marked]
         newcomers = [node.name for node in nodes if is_newcomer(node)]
         tasks = _tasks(reader)
     facts = {
@@ -124,18 +122,29 @@ def _disarm(reader: ClusterReader, by: Caller) -> None:
     reader.change_arming(lambda now: replace(now, armed=()), note=note)
 
 
+def _leave_to_people(reader: ClusterReader, name: str, by: Caller) -> Left:
+    """As `_hand_over`; a node that fails stops no other, a cluster that is away stops all."""
+    try:
+        return _hand_over(reader, name, by)
+    except CommandError as error:
+        if error.code is ExitCode.UNREACHABLE:
+            raise
+        return Left(name, "", f"left as it is: {error}", is_owned=False)
+
+
 def _hand_over(reader: ClusterReader, name: str, by: Caller) -> Left:
     """The node is people's: its marker says so, or nothing of ours is on it any more."""
     for _ in range(ROUNDS):
         with cluster_errors(reader.kube):
             try:
-                node = reader.node(name)
-            except CommandError:
+                node = parse_node(reader.kube.get(paths.node(name)))
+            except errors.NotFound:
                 return Left(name, "", "it is gone")
-            try:
-                marker = marker_of(node)
-            except MarkerError as error:
-                return Left(name, "", f"left as it is: {error}", is_owned=False)
+            except BadObject as error:
+                raise refused(str(error)) from error
+            marker, problem = marker_or_problem(node)
+            if problem:
+                return Left(name, "", f"left as it is: {problem}", is_owned=False)
             if marker is None:
                 return Left(name, "", "it carries no mark any more")
             if marker.handed_over:
@@ -153,10 +162,9 @@ def _hand_over(reader: ClusterReader, name: str, by: Caller) -> Left:
 
 
 def _foreseen(node: NodeView) -> Left:
-    try:
-        marker = marker_of(node)
-    except MarkerError as error:
-        return Left(node.name, "", f"would be left as it is: {error}", is_owned=False)
+    marker, problem = marker_or_problem(node)
+    if problem:
+        return Left(node.name, "", f"would be left as it is: {problem}", is_owned=False)
     if marker is None or marker.handed_over:
         return Left(node.name, marker.fault if marker else "", "it has been handed over")
     becomes = "would stay cordoned, handed over" if node.unschedulable else "its mark would go"

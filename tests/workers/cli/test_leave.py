@@ -4,13 +4,14 @@ In a lab of its own: it ends whatever runs in Temporal for its cluster, and disa
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import yaml
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.deploy.rendered import CHART, helm
+from tests.deploy.rendered import CHART, helm, with_required
 from tests.harness.audit import audit
 from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
@@ -65,7 +66,8 @@ def nodes(
 def leaving(own_lab: LabAddress, fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A kubeconfig of the account under which the chart's hook runs it, with the hook's rights."""
     words = ("template", RELEASE, str(CHART), "--namespace", NAMESPACE)
-    answer = helm(*words, "-s", "templates/leave.yaml", values={"cluster": own_lab.cluster})
+    values = with_required({"cluster": own_lab.cluster})
+    answer = helm(*words, "-s", "templates/leave.yaml", values=values)
     assert answer.code == 0, answer.error
     api = LabApi(own_lab)
     for manifest in yaml.safe_load_all(answer.output):
@@ -173,6 +175,45 @@ def test_a_mark_that_cannot_be_read_is_left_and_named(
     (left,) = [one for one in answer.json["nodes"] if one["node"] == node]
     assert "cannot be read" in left["becomes"]
     assert fleet.cluster.node(node).annotations[EPISODE] == "{"
+
+
+def test_a_node_that_cannot_be_read_is_not_called_gone(
+    fleet: Fleet, own_lab: LabAddress, nodes: TestNodes, leave: Callable[..., CliAnswer]
+) -> None:
+    """Its mark would stay without an owner, and the uninstallation would go on."""
+    node = nodes.add("a", POOL)
+    fleet.cluster.arm(POOL)
+    nodes.inject(node, "gpu-lost")
+    wait_until(lambda: fleet.cluster.marker(node), 30, "it is quarantined")
+    with may_not_read_one_node(own_lab):
+        answer = leave("--yes")
+    assert answer.code == ExitCode.REFUSED, answer.out + answer.err
+    (left,) = [one for one in answer.json["nodes"] if one["node"] == node]
+    assert left["becomes"].startswith("left as it is: ")
+    assert not left["is_owned"]
+    marker = fleet.cluster.marker(node)
+    assert marker is not None
+    assert not marker.handed_over
+    assert leave("--yes").code == ExitCode.OK
+
+
+@contextmanager
+def may_not_read_one_node(lab: LabAddress) -> Iterator[None]:
+    """The hook's account lists and patches Nodes meanwhile, and gets none."""
+    api = LabApi(lab)
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/fleetmend-leave"
+    role = api.request("GET", path)
+
+    def allow(*verbs: str) -> None:
+        rules = [{"apiGroups": [""], "resources": ["nodes"], "verbs": list(verbs)}]
+        api.apply({**role, "metadata": {"name": "fleetmend-leave"}, "rules": rules})
+
+    try:
+        allow("list", "patch")
+        yield
+    finally:
+        allow("get", "list", "patch")
+        api.close()
 
 
 def test_people_without_the_right_to_write_nodes_are_told(
