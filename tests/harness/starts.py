@@ -3,7 +3,8 @@
 A warm start is a fork of a process that has loaded the libraries (`warm_libraries.py`): loading
 them costs 1.5 to 2 s of CPU, ten times what most commands then do. Code, environment, streams,
 session, signals and exit code are those of a cold start, so tests start warm unless the start
-itself, its time or the memory is what they are about. Whatever was started ends with pytest.
+itself, its time or the memory is what they are about, or FLEETMEND_NAMESPACE, which is read while
+the libraries are loaded. Whatever was started ends with pytest.
 """
 
 import atexit
@@ -18,6 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Protocol
 
+from activities.kube.own_namespace import NAMESPACE_VARIABLE
 from workers.lab.controlplane.tether import tether
 
 CLI = (sys.executable, "-m", "workers.cli")
@@ -62,6 +64,7 @@ def start_warm(
     words: Sequence[str], environment: Mapping[str, str], out: Path, err: Path
 ) -> Started:
     """The same, forked from this process's server of warm starts."""
+    assert NAMESPACE_VARIABLE not in environment, f"{NAMESPACE_VARIABLE} needs a cold start"
     # A daemon: what is left over when pytest ends is ended then, and not waited for.
     process = _SERVER.Process(
         target=_command, args=(list(words), dict(environment), out, err), daemon=True

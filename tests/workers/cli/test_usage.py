@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.processes import fleetmend
+from tests.harness.starts import start_cold
 from workers.cli.outcome import ExitCode
 from workers.lab.address import LabAddress
 
@@ -37,6 +38,19 @@ def test_a_node_that_is_not_there_is_told(lab: LabAddress) -> None:
 
 def test_a_name_that_is_no_name_is_wrong_usage(lab: LabAddress) -> None:
     assert fleetmend(lab, "node", "../pods").code == ExitCode.USAGE
+
+
+def test_a_namespace_that_is_none_is_told_before_anything_runs() -> None:
+    environment = {"FLEETMEND_NAMESPACE": "Our_Own"}
+    answer = fleetmend(None, "status", environment=environment, start_by=start_cold)
+    assert answer.code == ExitCode.USAGE
+    assert "FLEETMEND_NAMESPACE: 'Our_Own' is no namespace" in answer.err
+
+
+def test_a_command_asks_in_the_namespace_that_is_named(lab: LabAddress) -> None:
+    environment = {"FLEETMEND_NAMESPACE": "elsewhere"}
+    answer = fleetmend(lab, "status", environment=environment, start_by=start_cold)
+    assert "namespaces/elsewhere/configmaps/fleetmend-policy: 403" in answer.err
 
 
 def test_a_shadowed_package_is_told_before_anything_runs(tmp_path: Path) -> None:
