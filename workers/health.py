@@ -7,7 +7,8 @@ probes these are (`watch.process`, `control.health`).
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -33,30 +34,31 @@ class Probes:
     metrics: Callable[[], str] | None = None
 
 
-class HealthServer:
-    """Serves the probes in threads of its own."""
+@contextmanager
+def served(listen: Listen | None, probes: Probes) -> Iterator[None]:
+    """The probes at this address, in threads of their own, until the block ends; None = nowhere.
 
-    def __init__(self, listen: Listen, probes: Probes) -> None:
-        """Bind the address.
-
-        Raises:
-            OSError: it is taken or not ours.
-        """
-        self._server = ThreadingHTTPServer((listen.host, listen.port), _requests(probes))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="health", daemon=True
-        )
-        self.port = int(self._server.server_address[1])
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._server.shutdown()
-        self._server.server_close()
+    An address that can't be had is told and no reason to end: what the process does matters more
+    than being asked about it.
+    """
+    if listen is None:
+        yield
+        return
+    try:
+        server = ThreadingHTTPServer((listen.host, listen.port), _requests(probes))
+    except OSError as error:
+        address = f"{listen.host}:{listen.port}"
+        _log.warning("health_not_served", address=address, problem=str(error))
+        yield
+        return
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+    _log.info("health_served", port=server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _requests(probes: Probes) -> type[BaseHTTPRequestHandler]:

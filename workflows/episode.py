@@ -125,10 +125,15 @@ class Episode:
         return self.policy.pool_named(self.pool)
 
     @property
+    def is_new(self) -> bool:
+        """True if the machine was never proven: it carries the startup taint, or has failed."""
+        return self.is_newcomer or self.is_refused
+
+    @property
     def ladder(self) -> list[Rung]:
         """The rungs of the fault's ladder that mean something on this node."""
         ladder = self.treatment.ladder
-        if self.is_newcomer or self.is_refused:
+        if self.is_new:
             ladder = from_replace(ladder)
         return rungs_for(ladder, self.pool_policy, is_on_karpenter=self.on_karpenter)
 

@@ -288,7 +288,7 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
             verdict = await repair(run, episode, rung)
             continue
         command = await hold(run, episode, why_held(verdict), rung)
-        if command is Command.RESUME and (episode.is_newcomer or episode.is_refused):
+        if command is Command.RESUME and episode.is_new:
             await examine_again(run, episode)
             return None
         if command is Command.RESUME:

@@ -28,10 +28,11 @@ from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.policy_file import PolicySource
 from activities.registry import Dependencies, build_activities
-from workers.control.health import WorkerHealth, served
+from workers.control.health import WorkerHealth
 from workers.control.settings import WorkerSettings, read_settings
 from workers.control.standing import ensure_standing
 from workers.control.step_logs import StepFacts, tell_refusals_in_one_line
+from workers.health import served
 from workers.listening import SettingsError
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import (
@@ -77,7 +78,7 @@ def main() -> int:
         return EXIT_BAD_SETTINGS
     health = WorkerHealth()
     try:
-        with served(health, settings.listen):
+        with served(settings.listen, health.probes):
             return asyncio.run(_until_signalled(settings, kube, health))
     finally:
         kube.close()

@@ -18,15 +18,7 @@ from workers.telemetry import EPISODE, NODE, UID
 from workflows.contracts import errors
 from workflows.model.identity import NodeRef
 
-OUTCOMES: Final = frozenset(
-    {
-        errors.NODE_GONE,
-        errors.NOT_OWNER,
-        errors.OVERRULED,
-        errors.OTHER_HEALER,
-        errors.NOT_PERMITTED,
-    }
-)
+OUTCOMES: Final = frozenset(errors.FINAL) - {errors.BAD_REQUEST}
 """Types of failures that are answers: all that are final, but for a request that is a defect."""
 REFUSED: Final = "step refused"
 

@@ -20,7 +20,7 @@ from activities.kube.backoff import Backoff
 from activities.kube.client import KubeClient
 from activities.kube.reflector import Reflector, ReflectorSource, ReflectorTiming, Sink
 from activities.policy_reader import read_policy_file
-from workers.health import HealthServer, Probes
+from workers.health import Probes, served
 from workers.listening import SettingsError
 from workers.telemetry import TelemetryError, set_up_telemetry
 from workers.temporal_connection import TemporalMisconfigured, read_target
@@ -150,7 +150,8 @@ class Watch:
         cleanup = self._cleanup
         cleanup.callback(self._client.close)
         cleanup.callback(self._lease_client.close)
-        self._serve_health()
+        probes = Probes(self._unhealthy, self._unready, self._limits, self.metrics.render)
+        cleanup.enter_context(served(self.settings.listen, probes))
         self._notices.start()
         cleanup.callback(self._notices.stop)
         for reflector in (self._config, self._machines, self._nodes):
@@ -172,22 +173,6 @@ class Watch:
     def _reflector(self, path: paths.CollectionPath, sink: Sink) -> Reflector:
         timing = ReflectorTiming(backoff=REFLECTOR_BACKOFF)
         return Reflector(self._client, ReflectorSource(path), sink, timing=timing)
-
-    def _serve_health(self) -> None:
-        listen = self.settings.listen
-        if listen is None:
-            return
-        probes = Probes(self._unhealthy, self._unready, self._limits, self.metrics.render)
-        try:
-            server = HealthServer(listen, probes)
-        except OSError as error:
-            # Not fatal: keeping work off faulty nodes matters more than being asked about it.
-            _log.warning(
-                "health_not_served", address=f"{listen.host}:{listen.port}", problem=str(error)
-            )
-            return
-        server.start()
-        self._cleanup.callback(server.stop)
 
     # Becoming the writer
 
