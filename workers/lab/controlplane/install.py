@@ -72,7 +72,9 @@ def install(
         if chart is not None:
             if address.temporal_address:
                 write_temporal_secret(api, address)
-            write_atomically(address.paths.pod_values, yaml.safe_dump(_pods(address, release)))
+            # For whoever calls helm by hand: the values with which all runs as pods.
+            pods = pod_values(address, release or ReleaseSettings())
+            write_atomically(address.paths.pod_values, yaml.safe_dump(pods))
             values = _values(address, release)
             install_chart(address, find_helm(build_on_terminal), chart, values)
             for crd in api.request("GET", CRDS).get("items", []):
@@ -230,11 +232,6 @@ def _await_default_service_account(api: LabApi) -> None:
 
 def _values(address: LabAddress, release: ReleaseSettings | None) -> dict[str, Any]:
     return lab_values(address) if release is None else pod_values(address, release)
-
-
-def _pods(address: LabAddress, release: ReleaseSettings | None) -> dict[str, Any]:
-    """The values with which all runs as pods, for whoever calls helm by hand."""
-    return pod_values(address, release or ReleaseSettings())
 
 
 def _digest(address: LabAddress, chart: Path | None, release: ReleaseSettings | None) -> str:

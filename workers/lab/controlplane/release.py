@@ -72,7 +72,7 @@ def await_pods(address: LabAddress, limit_s: float = PODS_LIMIT_S) -> None:
     deadline = time.monotonic() + limit_s
     try:
         while True:
-            missing = [name for name in DEPLOYMENTS if not _is_rolled_out(api, name)]
+            missing = unready(api)
             if not missing:
                 return
             if time.monotonic() > deadline:
@@ -85,9 +85,10 @@ def await_pods(address: LabAddress, limit_s: float = PODS_LIMIT_S) -> None:
         api.close()
 
 
-def _is_rolled_out(api: LabApi, name: str) -> bool:
-    found = api.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")
-    return is_rolled_out(found)
+def unready(api: LabApi) -> list[str]:
+    """Those of watch's and worker's Deployments that are not rolled out."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+    return [name for name in DEPLOYMENTS if not is_rolled_out(api.request("GET", f"{path}/{name}"))]
 
 
 def is_rolled_out(deployment: Mapping[str, Any]) -> bool:

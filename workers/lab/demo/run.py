@@ -18,6 +18,7 @@ from rich.console import Console
 from temporalio.client import Client
 
 from workers.lab.controlplane.api import LabApi
+from workers.lab.controlplane.release import unready
 from workers.lab.demo import scene as stage_setting
 from workers.lab.demo.cast import (
     ELASTIC,
@@ -153,7 +154,7 @@ async def _until_baselines(course: Course) -> None:
         return (
             ", ".join(without)
             or (f"{short} training pods are not Ready" if short > 0 else "")
-            or stage_setting.own_pods_missing(course.api)
+            or ", ".join(unready(course.api))
         )
 
     await _until(course, missing, BASELINES_LIMIT_S, "no baseline yet")

@@ -205,16 +205,6 @@ def own_pods(api: LabApi, deployment: str) -> list[Any]:
     return list(listed.get("items") or [])
 
 
-def own_pods_missing(api: LabApi) -> str:
-    """Which of fleetmend's Deployments has too few Ready pods; '' = none."""
-    short = (
-        name
-        for name in DEPLOYMENTS
-        if sum(map(_is_ready, own_pods(api, name))) < FLEETMEND.replicas
-    )
-    return ", ".join(short)
-
-
 def node_count() -> int:
     """How many GPU nodes there are to be."""
     return len(own_cast()) + 1

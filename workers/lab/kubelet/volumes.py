@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -112,34 +112,31 @@ class PodVolumes:
         )
 
     async def _files(self, volume: JsonObject) -> Files:
-        if "configMap" in volume:
-            reference = volume["configMap"]
-            return await self._of(Source(SourceKind.CONFIG_MAP, reference["name"]), reference)
-        if "secret" in volume:
-            reference = volume["secret"]
-            return await self._of(Source(SourceKind.SECRET, reference["secretName"]), reference)
-        if "downwardAPI" in volume:
-            return self._of_fields(volume["downwardAPI"])
+        if "projected" not in volume:
+            return await self._of_objects(volume)
         files: dict[str, bytes] = {}
-        async for part in self._projected(volume):
-            files |= part
-        return files
-
-    async def _projected(self, volume: JsonObject) -> AsyncIterator[Files]:
         for origin in volume["projected"].get("sources") or []:
             if "serviceAccountToken" in origin:
                 wanted = origin["serviceAccountToken"]
-                yield {wanted["path"]: (await self._token(volume["name"], wanted)).text.encode()}
-            elif "configMap" in origin:
-                reference = origin["configMap"]
-                yield await self._of(Source(SourceKind.CONFIG_MAP, reference["name"]), reference)
-            elif "secret" in origin:
-                reference = origin["secret"]
-                yield await self._of(Source(SourceKind.SECRET, reference["name"]), reference)
-            elif "downwardAPI" in origin:
-                yield self._of_fields(origin["downwardAPI"])
+                token = await self._token(volume["name"], wanted)
+                files[wanted["path"]] = token.text.encode()
             else:
-                raise SourceMissing(f"source {', '.join(origin)} is not known to the lab")
+                files |= await self._of_objects(origin)
+        return files
+
+    async def _of_objects(self, origin: JsonObject) -> Files:
+        """A ConfigMap, a Secret or the pod's own fields: a volume, or one source of a projected one."""
+        if "configMap" in origin:
+            reference = origin["configMap"]
+            return await self._of(Source(SourceKind.CONFIG_MAP, reference["name"]), reference)
+        if "secret" in origin:
+            reference = origin["secret"]
+            # The API has two names for it: a volume's own, and that of all sources.
+            name = reference.get("secretName") or reference["name"]
+            return await self._of(Source(SourceKind.SECRET, name), reference)
+        if "downwardAPI" in origin:
+            return self._of_fields(origin["downwardAPI"])
+        raise SourceMissing(f"source {', '.join(origin)} is not known to the lab")
 
     async def _of(self, source: Source, reference: JsonObject) -> Files:
         """The keys of a ConfigMap or Secret as files, all or those that `items` names."""
