@@ -21,6 +21,7 @@ from workers.lab.address import LabAddress
 from workers.lab.controlplane.errors import LabError
 from workers.lab.controlplane.lab import Lab, start_lab, stop_lab
 from workers.lab.controlplane.settings import AuditMode, LabSettings
+from workers.lab.kubelet.client import FleetClient
 from workers.lab.paths import LabPaths
 
 LAST_LINES = 25
@@ -82,6 +83,19 @@ def karpenter(own_cluster: Cluster) -> Iterator[KarpenterHands]:
     """Hands on Karpenter in the module's own lab; what a test has made goes with it."""
     with karpenter_hands(own_cluster) as hands:
         yield hands
+
+
+@pytest.fixture
+def machines(own_lab: LabAddress, own_cluster: Cluster) -> Iterator[TestNodes]:
+    """Hands on the machines behind Karpenter's nodes in the module's own lab."""
+    with FleetClient(own_lab.directory) as client:
+        yield TestNodes(client, own_cluster, lambda name: name)
+
+
+@pytest.fixture
+def seen(own_lab: LabAddress) -> AuditLog:
+    """The audit log of the module's own lab from the start of this test on."""
+    return audit(own_lab)
 
 
 @pytest.fixture

@@ -169,6 +169,10 @@ class AuditLog:
         """Reboot pods that were created for a node."""
         return self.node_tasks(node, "reboot")
 
+    def claim_deletions(self) -> list[AuditEvent]:
+        """Deletions of NodeClaims that the worker asked for, refused ones too."""
+        return self.events(Wanted(who=WORKER, verb="delete", resource="nodeclaims"))
+
     def _all(self) -> list[AuditEvent]:
         with self._path.open("rb") as log:
             if self._is_in_line:

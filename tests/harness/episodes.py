@@ -31,6 +31,8 @@ CALL_LIMIT_S = 20.0
 LOOK_S = 2.0
 """How long one look waits at the server for a run to end."""
 TESTER = "tester@tests"
+HICCUPS = frozenset({"dismissed"})
+"""Outcome of a run for a new node that was not Ready for a moment: another one than the test's."""
 
 
 @dataclass(frozen=True)

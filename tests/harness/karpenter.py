@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activities.kube import paths
-from activities.kube.client import JsonObject, PatchKind, Selector
+from activities.kube.client import JsonObject, Selector
 from activities.kube.errors import Conflict, NotFound
 from activities.kube.paths import ObjectPath
 from tests.harness.cluster import Cluster
@@ -46,10 +46,6 @@ class KarpenterHands:
         self.cluster.kube.create(POOLS, node_pool(shape))
         self.pools.append(shape.name)
         return shape.name
-
-    def patch_pool(self, name: str, body: JsonObject) -> None:
-        """A merge patch, as a person's."""
-        self.cluster.kube.patch(paths.object_path(POOLS, name), body, kind=PatchKind.MERGE)
 
     def pods(self, pool: str, count: int = 1, **spec: Any) -> list[str]:
         """Pending pods, each asking for all GPUs of a node of the pool; their names."""

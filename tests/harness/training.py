@@ -12,6 +12,7 @@ from activities.kube.client import JsonObject, PatchKind, Selector
 from activities.kube.errors import NotFound
 from tests.harness.cluster import Cluster
 from tests.harness.karpenter import NAMESPACE
+from tests.harness.nodes import TestNodes
 from tests.harness.waiting import wait_until
 from workers.lab.karpenter.instance_types import GPUS
 from workers.lab.karpenter.node_pools import NODE_POOL_LABEL
@@ -99,3 +100,9 @@ def set_condition(cluster: Cluster, node: str, kind: str, status: str) -> None:
     }
     body: JsonObject = {"status": {"conditions": [condition]}}
     cluster.kube.patch(paths.node_status(node), body, kind=PatchKind.STRATEGIC)
+
+
+def settle(machines: TestNodes, cluster: Cluster, node: str) -> None:
+    """Returns when the node is well and its machine's baseline is recorded."""
+    machines.until_healthy(node)
+    wait_until(lambda: cluster.has_baseline(node), WORK_LIMIT_S, f"{node} has a baseline")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.audit import WORKER, Wanted, audit
+from tests.harness.audit import Wanted, audit
 from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
 from tests.harness.karpenter import KarpenterHands
@@ -86,7 +86,7 @@ def test_of_a_scale_up_of_ten_the_good_take_work_at_once_and_the_two_bad_are_rep
     assert len(bound) == NODES
     for node in bad:
         assert not witness.reboots(node)
-    deleted = witness.events(Wanted(who=WORKER, verb="delete", resource="nodeclaims"))
+    deleted = witness.claim_deletions()
     assert len([event for event in deleted if event.succeeded]) == len(bad)
     # The log is written in batches, of which a later one may come first.
     wait_until(lambda: all(map(witness.node_writes, good)), 30, "the log has every last check")

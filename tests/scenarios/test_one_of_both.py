@@ -6,26 +6,25 @@ the runbook is played in memory by tests/workflows/test_one_of_both.py. One lab 
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from activities.kube.client import JsonObject
 from activities.kube.errors import NotFound
-from tests.harness.audit import WORKER, AuditLog, Wanted, audit
+from tests.harness.audit import AuditLog
 from tests.harness.cluster import Cluster
+from tests.harness.episodes import HICCUPS
 from tests.harness.fleet import Fleet, fleet_on
 from tests.harness.karpenter import KarpenterHands
 from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool
-from tests.harness.training import WORK_LIMIT_S, set_condition
+from tests.harness.training import WORK_LIMIT_S, set_condition, settle
 from tests.harness.waiting import wait_until
 from tests.harness.work import Work
 from workers.lab.address import LabAddress
 from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.settings import LabSettings
 from workers.lab.karpenter.node_pools import PoolShape
-from workers.lab.kubelet.client import FleetClient
 from workflows.model.identity import NodeRef
 from workflows.model.node import NodeView
 from workflows.model.policy import Policy
@@ -36,8 +35,6 @@ REPLACE = "KWOKUnhealthy"
 REBOOT = "KWOKRebootRequired"
 """Conditions on which kwok's policies act after 30 s; nobody else knows them."""
 BEGINS_WITHIN_S = 180.0
-HICCUPS = frozenset({"dismissed"})
-"""Outcome of a run for a new node that was not Ready for a moment: another one than the test's."""
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -73,17 +70,6 @@ def _pools() -> Iterator[str]:
 
 
 @pytest.fixture
-def machines(own_lab: LabAddress, own_cluster: Cluster) -> Iterator[TestNodes]:
-    with FleetClient(own_lab.directory) as client:
-        yield TestNodes(client, own_cluster, lambda name: name)
-
-
-@pytest.fixture
-def seen(own_lab: LabAddress) -> AuditLog:
-    return audit(own_lab)
-
-
-@pytest.fixture
 def own_work(own_cluster: Cluster) -> Iterator[Work]:
     work = Work(own_cluster)
     yield work
@@ -102,14 +88,8 @@ def sick(
     pool = next(_pools)
     karpenter.pool(PoolShape(pool, replicas=1))
     (node,) = karpenter.until_ready(pool, 1)
-    machines.until_healthy(node)
-    wait_until(lambda: own_cluster.has_baseline(node), WORK_LIMIT_S, f"{node} has a baseline")
+    settle(machines, own_cluster, node)
     return fleet.ref(node)
-
-
-def deletions(seen: AuditLog) -> list[Any]:
-    """NodeClaims that fleetmend has deleted."""
-    return seen.events(Wanted(who=WORKER, verb="delete", resource="nodeclaims"))
 
 
 def node_of(cluster: Cluster, ref: NodeRef) -> NodeView | None:
@@ -148,7 +128,7 @@ def test_first_karpenter_replaces_it_and_we_do_nothing(
         "Karpenter has replaced it",
     )
     wait_until(lambda: not fleet.episodes.is_open(sick), WORK_LIMIT_S, "no run of ours is left")
-    assert (seen.reboots(sick.name), deletions(seen), seen.evictions()) == ([], [], [])
+    assert (seen.reboots(sick.name), seen.claim_deletions(), seen.evictions()) == ([], [], [])
 
 
 def test_in_our_drain_it_commits_a_reboot_and_we_give_way(
@@ -183,7 +163,7 @@ def test_in_our_drain_it_commits_a_reboot_and_we_give_way(
     wait_until(
         lambda: karpenter.condition(claim, "Rebooting") == "False", BEGINS_WITHIN_S, "it has ended"
     )
-    assert (seen.reboots(sick.name), deletions(seen)) == ([], [])
+    assert (seen.reboots(sick.name), seen.claim_deletions()) == ([], [])
 
 
 def test_in_our_reboot_its_claim_is_deleted_and_we_give_way(
@@ -203,7 +183,7 @@ def test_in_our_reboot_its_claim_is_deleted_and_we_give_way(
     assert closing.outcome in ("yielded", "vanished"), fleet.episodes.shown(sick)
     wait_until(lambda: nothing_of_ours(own_cluster, sick), WORK_LIMIT_S, "nothing of ours is left")
     assert len(seen.reboots(sick.name)) == 1
-    assert deletions(seen) == []
+    assert seen.claim_deletions() == []
 
 
 def test_last_it_is_kept_away_and_carries_out_what_we_asked_for(
@@ -221,4 +201,4 @@ def test_last_it_is_kept_away_and_carries_out_what_we_asked_for(
     closing = fleet.episodes.closing(sick, 240, but=HICCUPS)
     assert closing.outcome == "replaced", fleet.episodes.shown(sick)
     assert len(seen.reboots(sick.name)) == 1
-    assert len([event for event in deletions(seen) if event.succeeded]) == 1
+    assert len([event for event in seen.claim_deletions() if event.succeeded]) == 1

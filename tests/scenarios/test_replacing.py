@@ -13,26 +13,24 @@ import pytest
 
 from activities.kube import paths
 from activities.kube.client import JsonObject, PatchKind
-from tests.harness.audit import WORKER, AuditLog, Wanted, audit
+from tests.harness.audit import AuditLog
 from tests.harness.cluster import Cluster
+from tests.harness.episodes import HICCUPS
 from tests.harness.fleet import Fleet, fleet_on
 from tests.harness.karpenter import NAMESPACE, KarpenterHands
 from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool
-from tests.harness.training import WORK_LIMIT_S, Training, set_condition
+from tests.harness.training import WORK_LIMIT_S, Training, set_condition, settle
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.settings import AuditMode, LabSettings
 from workers.lab.karpenter.node_pools import PoolShape
-from workers.lab.kubelet.client import FleetClient
 from workers.lab.kubelet.spec import Machine
 from workflows.contracts.messages import Command
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.marks import VETOES
 
-HICCUPS = frozenset({"dismissed"})
-"""Outcome of a run for a new node that was not Ready for a moment: another one than the test's."""
 POOLS = tuple(f"kp-{letter}" for letter in "abcdefghijkl")
 
 
@@ -69,18 +67,6 @@ def pool(_pools: Iterator[str]) -> str:
 
 
 @pytest.fixture
-def machines(own_lab: LabAddress, own_cluster: Cluster) -> Iterator[TestNodes]:
-    """The lab's hands on the machines that Karpenter has made."""
-    with FleetClient(own_lab.directory) as client:
-        yield TestNodes(client, own_cluster, lambda name: name)
-
-
-@pytest.fixture
-def seen(own_lab: LabAddress) -> AuditLog:
-    return audit(own_lab)
-
-
-@pytest.fixture
 def training(own_cluster: Cluster, pool: str, karpenter: KarpenterHands) -> Iterator[Training]:
     own = Training(own_cluster, pool)
     yield own
@@ -100,16 +86,6 @@ def sick(
         return fleet.ref(node)
 
     return make
-
-
-def settle(machines: TestNodes, cluster: Cluster, node: str) -> None:
-    """Returns when the node is well and its machine's baseline is recorded."""
-    machines.until_healthy(node)
-    wait_until(lambda: cluster.has_baseline(node), WORK_LIMIT_S, f"{node} has a baseline")
-
-
-def deletions(seen: AuditLog) -> list[Any]:
-    return seen.events(Wanted(who=WORKER, verb="delete", resource="nodeclaims"))
 
 
 def say(line: str) -> None:
@@ -151,7 +127,7 @@ def test_a_broken_machine_of_an_elastic_pool_is_replaced_and_its_work_runs_again
     (successor,) = set(places) - {well}
     assert closing.detail == f"replaced by Node {successor}"
     assert own_cluster.has_baseline(successor)
-    (event,) = deletions(seen)
+    (event,) = seen.claim_deletions()
     assert event.succeeded
     assert len(seen.reboots(sick)) == 1
     counts = fleet.episodes.counts(ref)
@@ -230,7 +206,7 @@ def test_a_retire_replaces_the_machine_without_a_reboot(
     closing = fleet.episodes.closing(ref, 200, but=HICCUPS)
     assert closing.outcome == "replaced", fleet.episodes.shown(ref)
     assert seen.reboots(ref.name) == []
-    assert len(deletions(seen)) == 1
+    assert len(seen.claim_deletions()) == 1
     assert karpenter.until_ready(pool, 1) != [ref.name]
 
 
@@ -288,7 +264,7 @@ def test_a_reboot_that_karpenter_has_begun_is_karpenters_and_nothing_of_ours_sta
         lambda: karpenter.condition(claim, "Rebooting") == "False", WORK_LIMIT_S, "it is over"
     )
     assert seen.reboots(ref.name) == []
-    assert deletions(seen) == []
+    assert seen.claim_deletions() == []
 
 
 @pytest.mark.long
@@ -354,7 +330,7 @@ def test_our_vetoes_keep_karpenters_repair_away_while_we_act(
     assert karpenter.condition(claim, "Initialized") == "True"
     fleet.episodes.tell(ref, Command.RETIRE)
     assert fleet.episodes.closing(ref, 120, but=HICCUPS).outcome == "replaced"
-    assert len(deletions(seen)) == 1
+    assert len(seen.claim_deletions()) == 1
 
 
 @pytest.mark.long
@@ -389,4 +365,4 @@ def test_an_emptied_node_stays_under_our_veto_and_goes_without_it(
     own_cluster.patch_node(node, lost)
     karpenter.until_gone(node)
     assert fleet.episodes.closing(ref, 60, but=HICCUPS).outcome in ("vanished", "yielded")
-    assert deletions(seen) == []
+    assert seen.claim_deletions() == []

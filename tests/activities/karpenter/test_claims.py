@@ -15,7 +15,7 @@ from tests.activities.conftest import BareNodes
 from tests.activities.desk import Desk
 from tests.activities.karpenter.conftest import AddNode
 from tests.activities.karpenter.kinds import HOLD, Claims
-from tests.harness.audit import WORKER, AuditLog, Wanted
+from tests.harness.audit import AuditLog
 from tests.harness.cluster import Cluster
 from workflows.contracts import errors
 from workflows.contracts.karpenter import DELETE_CLAIM, RESOLVE_CLAIM, DeleteClaimRequest
@@ -56,10 +56,6 @@ def take(desk: Desk, owner: Owner, epoch: str) -> None:
     """Quarantined, with a slot."""
     quarantine(desk, owner)
     desk.do(NOTE_SLOT, SlotRequest(owner, epoch))
-
-
-def deletions(witness: AuditLog) -> list[Any]:
-    return witness.events(Wanted(who=WORKER, verb="delete", resource="nodeclaims"))
 
 
 # ---------------------------------------------------------------- resolve
@@ -164,7 +160,7 @@ def test_karpenter_that_has_begun_is_seen(
     assert desk.do(RESOLVE_CLAIM, owner).standing is Standing.ACTING
     done = desk.do(DELETE_CLAIM, DeleteClaimRequest(owner, ref))
     assert done.yielded_to or "is being deleted" in done.detail
-    assert deletions(witness) == []
+    assert witness.claim_deletions() == []
 
 
 # ---------------------------------------------------------------- delete
@@ -180,7 +176,7 @@ def test_the_claim_is_deleted_once_and_by_its_uid(
     second = desk.do(DELETE_CLAIM, DeleteClaimRequest(owner, ref))
     assert first == second
     assert "is being deleted" in first.detail
-    (event,) = deletions(witness)
+    (event,) = witness.claim_deletions()
     assert event.name == ref.name
     body = claims.read(ref.name)
     assert body is not None
@@ -193,7 +189,7 @@ def test_a_claim_that_is_gone_was_deleted(
     owner = karpenter_node()
     done = desk.do(DELETE_CLAIM, DeleteClaimRequest(owner, ClaimRef("never-was", "uid")))
     assert done.detail.endswith("is gone")
-    assert deletions(witness) == []
+    assert witness.claim_deletions() == []
 
 
 def test_another_claim_of_that_name_is_not_touched(
@@ -204,7 +200,7 @@ def test_another_claim_of_that_name_is_not_touched(
     take(desk, owner, epoch)
     done = desk.do(DELETE_CLAIM, DeleteClaimRequest(owner, replace(ref, uid="former")))
     assert done.detail.endswith("is gone")
-    assert deletions(witness) == []
+    assert witness.claim_deletions() == []
     assert claims.read(ref.name) is not None
 
 
@@ -251,7 +247,7 @@ def test_a_claim_that_is_not_the_nodes_any_more_is_not_deleted(
     with pytest.raises(ApplicationError, match=said) as caught:
         desk.do(DELETE_CLAIM, DeleteClaimRequest(owner, ref))
     assert caught.value.type == errors.BAD_REQUEST
-    assert deletions(witness) == []
+    assert witness.claim_deletions() == []
 
 
 def _no_slot(desk: Desk, cluster: Cluster, owner: Owner) -> None:
@@ -299,7 +295,7 @@ def test_nothing_is_deleted_without_a_permit(
     with pytest.raises(ApplicationError) as caught:
         desk.do(DELETE_CLAIM, DeleteClaimRequest(owner, ref))
     assert caught.value.type == type_
-    assert deletions(witness) == []
+    assert witness.claim_deletions() == []
 
 
 # ---------------------------------------------------------------- vetoes

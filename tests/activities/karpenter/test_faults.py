@@ -13,7 +13,7 @@ from tests.activities.contract_scenes import Scenario, Scene
 from tests.activities.desk import Desk
 from tests.activities.karpenter.conftest import AddNode
 from tests.activities.karpenter.kinds import HOLD, Claims
-from tests.harness.audit import WORKER, Wanted, audit
+from tests.harness.audit import audit
 from tests.harness.cluster import Cluster
 from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import Fault
@@ -66,8 +66,7 @@ class Deleting(Scenario):
     def check(self, scene: Any, result: Any) -> None:
         body = scene.claims.read(scene.claim.name)
         assert body["metadata"]["deletionTimestamp"]
-        wanted = Wanted(who=WORKER, verb="delete", resource="nodeclaims")
-        events = [e for e in scene.witness.events(wanted) if e.name == scene.claim.name]
+        events = [e for e in scene.witness.claim_deletions() if e.name == scene.claim.name]
         assert len(events) == 1
 
 
