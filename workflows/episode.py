@@ -62,7 +62,8 @@ class Episode:
     passed: the gate asks for no less. `is_stale` = what people were told last does not hold any
     more: a person retires the node, or its fault has become a worse one. `is_newcomer` = the node
     carries the startup taint, `is_refused` = it is new and its admission has failed. `is_approved` = a person
-    has approved the next rung.
+    has approved the next rung. `given_back` = as which episode, and from which fault, the node came
+    into the probation that it is in.
     """
 
     opening: Opening
@@ -104,6 +105,7 @@ class Episode:
     is_newcomer: bool = False
     is_refused: bool = False
     is_approved: bool = False
+    given_back: tuple[str, Fault] | None = None
     questions: int = 0
     phases: list[tuple[str, datetime]] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
@@ -226,11 +228,22 @@ class Episode:
         """A phase has been reached."""
         self.phase = phase
         self.phases.append((phase.value, now))
+        self.given_back = (self.id, self.fault) if phase is Phase.PROBATION else None
 
     def end(self, outcome: Outcome, why: str) -> Outcome:
         """An outcome with its reason for people."""
         self.detail = why
         return outcome
+
+    def dismiss(self, why: str) -> Outcome:
+        """Nothing is to be done for the report.
+
+        If it came in a probation, that is passed: the episode that gave the node back has ended well.
+        """
+        if self.given_back is None:
+            return self.end(Outcome.DISMISSED, why)
+        self.id, self.fault = self.given_back
+        return self.end(Outcome.RETURNED, f"passed its gate; reported once more, but {why}")
 
     def plan(self) -> tuple[str, ...]:
         """What will happen from here if nothing goes wrong, in the order of the runbook."""

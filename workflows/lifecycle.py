@@ -175,7 +175,7 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
         return episode.end(Outcome.DISMISSED, "the node is in no pool of the policy")
     matches = still_matching(run, episode, reading)
     if not matches:
-        return episode.end(Outcome.DISMISSED, "no rule matches any more")
+        return episode.dismiss("no rule matches any more")
     while not matches[0].immediate:
         match = matches[0]
         blame(run, episode, match)
@@ -187,7 +187,7 @@ async def suspect(run: Runtime, episode: Episode, reading: Reading) -> Outcome |
             return None
         matches = still_matching(run, episode, reading)
         if not matches:
-            return episode.end(Outcome.DISMISSED, "it recovered by itself before any quarantine")
+            return episode.dismiss("it recovered by itself before any quarantine")
         if match.fault in {lasting.fault for lasting in matches}:
             break  # else another fault is left, which has not lasted: it waits its own time
     blame(run, episode, matches[0])

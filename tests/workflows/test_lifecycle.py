@@ -275,6 +275,27 @@ def test_a_relapse_in_probation_is_held_after_the_ladder_is_used_up() -> None:
     assert world.boots == 1
 
 
+@pytest.mark.parametrize("seen_s", [0, 5], ids=["gone-when-looked-at", "gone-in-the-debounce"])
+def test_a_false_alarm_in_probation_leaves_the_episode_returned(seen_s: int) -> None:
+    world = lost_gpu()
+    run = started(world)
+
+    def alarm(inbox: object, now: object) -> None:
+        world.fail("Ready", "NodeStatusUnknown", "Unknown")
+        run.inbox.take_report(report_of(world, "ep-2"), run.runtime.now())
+        if not seen_s:
+            world.bad.clear()
+
+    run.say(timedelta(minutes=8), alarm)
+    if seen_s:
+        run.say(timedelta(minutes=8, seconds=seen_s), lambda inbox, now: world.bad.clear())
+    closing = run.finish()
+    assert (closing.outcome, closing.fault) == ("returned", "gpu-lost")
+    assert world.boots == 1
+    last = [story.record for _, story in run.runtime.published][-1]
+    assert (last.owner.episode, last.outcome) == ("ep-1", "returned")
+
+
 def test_a_worse_finding_in_the_wait_changes_the_class_and_repairs() -> None:
     world = World()
     world.fail("GPUHealthy", "DiagnosticUnknown", "Unknown")
