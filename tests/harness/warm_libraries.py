@@ -1,7 +1,7 @@
 """What a process that is started warm has loaded: the libraries, and fleetmend below the CLI.
 
 Owns the list, and that nothing stands in it that a fork would not copy: a thread. The command line
-is not in it, as `workers.cli.patience` counts time from its import on. Loaded by `starts.py`'s
+is not in it, as `workers.cli.patience` counts time from the start of its process. Loaded by `starts.py`'s
 server alone, in a process of its own.
 """
 

@@ -9,7 +9,7 @@ import importlib
 import sys
 
 from activities.kube.own_namespace import namespace_problem
-from workers.cli import patience  # noqa: F401 - its clock starts with the program
+from workers.cli import patience  # noqa: F401 - where there is no /proc, its clock starts here
 from workers.cli.shadowing import shadowed
 
 
