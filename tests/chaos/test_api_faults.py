@@ -1,14 +1,17 @@
 """A fault of the API server at each call of an episode: the ending stays the same.
 
-The worker stands behind the fault proxy; each node of a batch has one fault at one of its calls.
+The worker stands behind the fault proxy; each node of a batch has its own faults. Of the whole matrix
+three cases, at calls of different kinds, share an episode; if that ends otherwise, each is tried alone.
 Calls without a node in them (ConfigMaps, reads of a task's pod) hit whichever episode comes first.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -24,8 +27,10 @@ from workers.lab.address import LabAccount, LabAddress
 from workflows.model.identity import machine_id
 
 POOL = "faults"
-BATCH = 8
 LONG_BATCH = 16
+CASES_AN_EPISODE = 3
+TRIED_ALONE = 32
+"""Of the cases in episodes that ended otherwise; with more than that, one by one says no more."""
 AS_EVER = Ending("returned", reboots=1)
 CHANGES = {
     # Patience for answers that never come (10 s each).
@@ -84,6 +89,9 @@ class Case:
         return f"{fault}{status}{after} at {call}"
 
 
+Cases: TypeAlias = tuple[Case, ...]
+"""The faults of one episode."""
+
 END = r"(\?|$)"
 NODE = "/api/v1/nodes/{node}" + END
 TASKS = "/api/v1/namespaces/fleetmend/pods" + END
@@ -111,23 +119,26 @@ class Scene:
     proxy: FaultProxy
     nodes: TestNodes
 
-    def batch(self, cases: Sequence[Case]) -> list[str]:
-        """One episode for each case, at the same time; what was not as ever."""
-        self._until_enough(len(cases))
-        names = self.nodes.added[: len(cases)]
+    def batch(self, episodes: Sequence[Cases]) -> dict[Cases, str]:
+        """Episodes at the same time, each with these faults; what was not as ever."""
+        self._until_enough(len(episodes))
+        names = self.nodes.added[: len(episodes)]
         stage = self.begin(names)
-        rules = [self._rule(stage, *pair) for pair in zip(names, cases, strict=True)]
+        rules = [
+            [self._rule(stage, node, case) for case in cases]
+            for node, cases in zip(names, episodes, strict=True)
+        ]
         for node in names:
             stage.inject(node, "gpu-lost")
-        problems = []
-        for node, case, rule in zip(names, cases, rules, strict=True):
+        problems = {}
+        for node, cases, done in zip(names, episodes, rules, strict=True):
             try:
                 stage.judge(node, AS_EVER)
                 assert len(stage.witness.evictions([f"{node}-work"])) == 1
-                told = f"never done: {rule.matched} such calls"
-                assert rule.fired == 1, told
+                for case, rule in zip(cases, done, strict=True):
+                    assert rule.fired == 1, f"never done: {case}; {rule.matched} such calls"
             except AssertionError as error:
-                problems.append(f"{case}: {str(error)[:600]}")
+                problems[cases] = f"{' and '.join(map(str, cases))}: {str(error)[:600]}"
         self.proxy.clear()
         return problems
 
@@ -175,8 +186,8 @@ def scene(
 
 @pytest.mark.timeout(400)
 def test_faults_at_the_calls_that_matter_most_change_no_ending(scene: Scene) -> None:
-    problems = scene.batch(SAMPLE)
-    assert not problems, "\n\n".join(problems)
+    problems = scene.batch([(case,) for case in SAMPLE])
+    assert not problems, "\n\n".join(problems.values())
 
 
 @pytest.mark.long
@@ -186,10 +197,21 @@ def test_no_fault_at_any_call_changes_the_ending(scene: Scene) -> None:
         Case(call, fault, nth)
         for (call, nth), fault in product(calls_of_a_clean_episode(scene), EVERY_FAULT)
     ]
-    problems = []
-    for start in range(0, len(cases), LONG_BATCH):
-        problems += scene.batch(cases[start : start + LONG_BATCH])
-    assert not problems, f"{len(problems)} of {len(cases)}:\n" + "\n\n".join(problems)
+    apart = math.ceil(len(cases) / CASES_AN_EPISODE)
+    assert apart >= len(EVERY_FAULT), "an episode would have two faults at one call"
+    together = in_batches(scene, [tuple(cases[start::apart]) for start in range(apart)])
+    suspects = [(case,) for episode in together for case in episode]
+    problems = in_batches(scene, suspects) if len(suspects) <= TRIED_ALONE else together
+    # What only fails together is a defect as well.
+    told = "\n\n".join({**together, **problems}.values())
+    assert not together, f"{len(together)} of {apart} episodes, {len(cases)} cases:\n{told}"
+
+
+def in_batches(scene: Scene, episodes: Sequence[Cases]) -> dict[Cases, str]:
+    problems: dict[Cases, str] = {}
+    for start in range(0, len(episodes), LONG_BATCH):
+        problems |= scene.batch(episodes[start : start + LONG_BATCH])
+    return problems
 
 
 def calls_of_a_clean_episode(scene: Scene) -> list[tuple[Call, int]]:
