@@ -109,6 +109,32 @@ def test_a_wrong_value_is_refused_by_its_name(values: Object, said: str) -> None
     assert said in answer.error
 
 
+@pytest.mark.parametrize(
+    ("values", "namespace", "said"),
+    [
+        ({}, "default", "in namespace default"),
+        ({"watch": {"replicas": 0}}, NAMESPACE, "watch.replicas is 0"),
+        ({"worker": {"replicas": 0}}, NAMESPACE, "worker.replicas is 0"),
+        ({"uninstall": {"deadlineS": 600}}, NAMESPACE, "helm uninstall --timeout 660s"),
+    ],
+)
+def test_a_value_that_is_allowed_and_seldom_meant_is_said(
+    values: Object, namespace: str, said: str
+) -> None:
+    assert "Mind:" not in notes({}, NAMESPACE)
+    assert said in notes(values, namespace)
+
+
+def notes(values: Object, namespace: str) -> str:
+    """What helm tells whoever has installed the chart."""
+    answer = helm(
+        *("install", "care", str(CHART), "--namespace", namespace, "--dry-run=client"),
+        values=with_required(values),
+    )
+    assert answer.code == 0, answer.error
+    return answer.output.partition("NOTES:")[2]
+
+
 def test_every_value_has_its_meaning_beside_it() -> None:
     lines = (CHART / "values.yaml").read_text().splitlines()
     told = [i for i, line in enumerate(lines) if line.lstrip().startswith("#")]
