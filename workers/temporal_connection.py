@@ -22,10 +22,10 @@ from temporalio.api.operatorservice.v1 import (
     ListSearchAttributesRequest,
 )
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
+from workers.payloads import DATA_CONVERTER
 from workers.telemetry import trace_interceptors
 from workflows import search_attributes
 
@@ -161,7 +161,7 @@ async def _connect(target: TemporalTarget) -> Client:
     return await Client.connect(
         target.address,
         namespace=target.namespace,
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         interceptors=trace_interceptors(),
         **target.options,
     )

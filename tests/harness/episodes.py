@@ -13,11 +13,11 @@ from uuid import uuid4
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
+from workers.payloads import DATA_CONVERTER
 from workflows.contracts.messages import Closing, Command, ControlMessage
 from workflows.model.identity import (
     NodeRef,
@@ -64,7 +64,7 @@ class Episodes:
     def client(self) -> Client:
         if self._client is None:
             self._client = self.call(
-                Client.connect(self._lab.temporal_address, data_converter=pydantic_data_converter)
+                Client.connect(self._lab.temporal_address, data_converter=DATA_CONVERTER)
             )
         return self._client
 

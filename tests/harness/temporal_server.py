@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from workers.payloads import DATA_CONVERTER
 from workflows.search_attributes import ALL
 
 IDENTITY = "tests"
@@ -52,7 +52,7 @@ async def _started(program: str, flags: Sequence[str]) -> WorkflowEnvironment:
     for left in reversed(range(TRIES)):
         try:
             return await WorkflowEnvironment.start_local(
-                data_converter=pydantic_data_converter,
+                data_converter=DATA_CONVERTER,
                 identity=IDENTITY,
                 search_attributes=ALL,
                 dev_server_existing_path=program,

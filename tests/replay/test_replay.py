@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from tests.harness.temporal_server import sandbox
 from tests.replay.record import HISTORIES, NAMES
 from tests.replay.size import size_of
+from workers.payloads import DATA_CONVERTER
 from workflows.contracts.messages import Closing, Opening
 from workflows.fleet_guard import FleetGuard
 from workflows.remediate_node import RemediateNode
@@ -34,7 +34,7 @@ def history_of(path: Path, change: Any = None) -> WorkflowHistory:
 async def failure_of(history: WorkflowHistory, *flows: type) -> Exception | None:
     replayer = Replayer(
         workflows=flows or (RemediateNode, FleetGuard, Sweep, ValidateFleet),
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         workflow_runner=sandbox(),
     )
     result = await replayer.replay_workflow(history, raise_on_replay_failure=False)

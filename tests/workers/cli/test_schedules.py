@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, ScheduleDescription, ScheduleOverlapPolicy
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from tests.harness.processes import CliAnswer, fleetmend
 from workers.cli.outcome import ExitCode
 from workers.lab.address import LabAddress
+from workers.payloads import DATA_CONVERTER
 
 CLUSTER = "nobody-serves-this"
 """So that no worker of another test meets these schedules."""
@@ -33,7 +33,7 @@ def _none_is_left(lab: LabAddress) -> Iterator[None]:
 
 
 async def connected(lab: LabAddress) -> Client:
-    return await Client.connect(lab.temporal_address, data_converter=pydantic_data_converter)
+    return await Client.connect(lab.temporal_address, data_converter=DATA_CONVERTER)
 
 
 def described(lab: LabAddress, name: str) -> ScheduleDescription:

@@ -18,11 +18,11 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowQueryFailedError,
 )
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from workers.lab.address import LabAddress
+from workers.payloads import DATA_CONVERTER
 from workflows.contracts.messages import NodeFacts, Opening, Report
 from workflows.model.identity import task_queue
 
@@ -166,7 +166,7 @@ def recording(lab: LabAddress) -> Iterator[Recorder]:
     def do(coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(CALL_LIMIT_S)
 
-    client = do(Client.connect(lab.temporal_address, data_converter=pydantic_data_converter))
+    client = do(Client.connect(lab.temporal_address, data_converter=DATA_CONVERTER))
 
     async def start() -> Worker:
         worker = Worker(
