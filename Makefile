@@ -40,8 +40,9 @@ test: programs ## run the tests, all but the long ones
 
 # pytest's exit 5 means that no test was picked (ARGS="-k ..."), which is no failure here.
 test-long: programs ## run the long outages and the full matrices
-	@# Each of them loads a core: with more processes than cores their nodes get no time to beat.
-	@$(BIN)/python -m pytest -n 2 -m long $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
+	@# One more than the 2 cores: some of them wait for minutes, the others load a core each, and with more of
+	@# those at once their nodes get no time to beat.
+	@$(BIN)/python -m pytest -n 3 -m long $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
 
 lint: $(STAMP) ## check style, types and import directions
 	@$(BIN)/ruff check .

@@ -27,6 +27,13 @@ from workers.lab.paths import LabPaths
 LAST_LINES = 25
 LAB_DIRECTORY = "lab"
 
+BEGIN = (
+    "chaos/test_anything_killed.py",
+    "chaos/test_temporal_away.py",
+    "activities/test_faults_at_each_call.py",
+)
+"""The longest files of `make test-long`. The second and the third mostly wait (outages, answers that never
+come), which leaves the cores to the first and to what comes after it."""
 LONGEST_FIRST = ("chaos", "scenarios", "workers", "workflows", "replay", "lab", "activities")
 """Folders whose files keep a process for minutes: one that began last would be waited for alone."""
 
@@ -34,13 +41,17 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of these folders begin first; files stay together and in order."""
+    """Tests of these files and folders begin first; files stay together and in order."""
     items.sort(key=_rank)
 
 
-def _rank(item: pytest.Item) -> int:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+def _rank(item: pytest.Item) -> tuple[int, int]:
+    path = item.path.relative_to(Path(__file__).parent)
+    return _place(path.as_posix(), BEGIN), _place(path.parts[0], LONGEST_FIRST)
+
+
+def _place(name: str, order: tuple[str, ...]) -> int:
+    return order.index(name) if name in order else len(order)
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,13 @@ def impatient() -> Policy:
     return POLICY.model_copy(update=changes)
 
 
+def told_in_time() -> World:
+    """It never boots, and a person's word comes before the deadline however slow the worker is."""
+    policy = impatient()
+    timing = policy.timing.model_copy(update={"boot_deadline_s": 60.0})
+    return lost_gpu(boot_takes=NEVER, policy=policy.model_copy(update={"timing": timing}))
+
+
 def lost_gpu(**changes: Any) -> World:
     """Quarantined by watch's reflex as ep-1."""
     world = World(**{"policy": impatient(), "boot_takes": BOOT, **changes})
@@ -309,7 +316,7 @@ SCENES = (
         "retire",
     ),
     Scene("retire-in-drain", "retired", lost_gpu, retire_in_the_drain),
-    Scene("retire-in-reboot", "retired", lambda: lost_gpu(boot_takes=NEVER), retire_in_the_reboot),
+    Scene("retire-in-reboot", "retired", told_in_time, retire_in_the_reboot),
     Scene("retire-while-paused", "retired", lost_gpu, retire_while_paused),
     Scene("pause-and-resume", "returned", lost_gpu, pause_and_resume),
     Scene("reboot-not-done", "retired", lambda: lost_gpu(listens=False), retire_when_held),
