@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 from temporalio.client import Client, ScheduleDescription, WorkflowExecutionStatus
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -29,8 +30,9 @@ SOON_S = 0.02
 AS_NAMED = "%Y-%m-%dT%H:%M:%SZ"
 """The moment of a tick, at the end of the id of the run that it starts."""
 AT_ONCE = "0s"
-HELD = "20s"
+HELD = "30s"
 """A timer that is set meanwhile fires so much later, on the next server too."""
+PROBED_FOR_S = 1.0
 PENDING_S = 2.0
 """A skip that stops at a timer which is held back does so in 10 ms and never ends."""
 
@@ -50,7 +52,7 @@ class FileServer:
         self._process: Process | None = None
 
     async def start(self, timers: str = AT_ONCE) -> Client:
-        """A client of the server that now answers; `timers` = how late it may see that one is due."""
+        """A client of the server that now answers; `timers` = how late one that is due may fire."""
         dynamic = {
             "frontend.WorkflowTimeSkippingEnabled": "true",
             "history.timerProcessorMaxTimeShift": f'"{timers}"',
@@ -71,6 +73,13 @@ class FileServer:
                     assert self._process.returncode is None, "the server ended"
                     await asyncio.sleep(LOOK_S)
 
+    async def start_held(self) -> None:
+        """Started, with timers HELD: a probe has shown it, as the first moments are too early."""
+        client = await self.start(HELD)
+        async with asyncio.timeout(UP_WITHIN_S):
+            while not await _is_held(client):
+                pass
+
     async def kill(self) -> None:
         """SIGKILL, and it is gone."""
         if self._process is not None:
@@ -84,6 +93,20 @@ class FileServer:
         )
         await client.count_workflows("WorkflowType = 'any'")
         return client
+
+
+async def _is_held(client: Client) -> bool:
+    """False if a workflow with a short delay begins in time; nobody works on it."""
+    probe = await client.start_workflow(
+        "probe",
+        id=f"probe/{uuid4()}",
+        task_queue="nobody",
+        start_delay=timedelta(seconds=PROBED_FOR_S / 20),
+    )
+    await asyncio.sleep(PROBED_FOR_S)  # in which it does not begin
+    begun = len((await probe.fetch_history()).events) > 1
+    await probe.terminate()
+    return not begun
 
 
 @asynccontextmanager
