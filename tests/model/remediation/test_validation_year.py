@@ -1,94 +1,57 @@
-"""A year of ticks over a pool of nodes that come and go idle, with three days without Temporal."""
+"""A year of looks at the product's own interval, over pools that come and go idle by chance.
 
-import random
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+The decisions alone, without a server: `tests/workers/control/test_validation_year.py` lives one
+year of one pool on a real one, at a longer interval.
+"""
+
+from datetime import timedelta
 from functools import cache
 
+import pytest
+
 from tests.model.views import NOW
+from tests.workflows.idle_fleet import Habits, IdleFleet
 from workers.control.settings import WorkerSettings
 from workflows.model.amounts import nodes_of_share
-from workflows.model.identity import NodeRef
-from workflows.model.remediation.validation import IdleNode, pick
 from workflows.model.upkeep import ValidationPolicy
 
 TICK = timedelta(seconds=WorkerSettings(cluster="c").validation_interval_s)
 RULE = ValidationPolicy(enabled=True, period_s=7 * 86_400, share="10%")
 PERIOD = timedelta(seconds=RULE.period_s)
-TAKES = timedelta(minutes=30)
 YEAR = NOW + timedelta(days=365)
 AWAY = (NOW + timedelta(days=100), NOW + timedelta(days=103))
-NODES = 16
-SEED = 1
-JOB = timedelta(hours=6)
-"""A node is busy and idle in turns of about this length."""
-
-
-@dataclass
-class Node:
-    """`free_at` is when its validation ends; `turn_at` when it turns busy or idle."""
-
-    ref: NodeRef
-    idle: bool = True
-    turn_at: datetime = NOW
-    validated_at: datetime = NOW
-    free_at: datetime | None = None
-
-
-@dataclass
-class Year:
-    """What a year showed."""
-
-    started: list[tuple[datetime, int]] = field(default_factory=list)
-    oldest: timedelta = timedelta()
-    oldest_after_outage: timedelta = timedelta()
+HABITS = Habits(nodes=16, job=timedelta(hours=6), takes=timedelta(minutes=30))
+SETTLED = AWAY[1] + timedelta(days=1)
+SEEDS = (1, 2)
 
 
 @cache
-def lived(seed: int) -> Year:
+def lived(seed: int) -> IdleFleet:
     """Every tick of the year, as the dispatcher decides it."""
-    chance = random.Random(seed)
-    nodes = [Node(NodeRef(f"n{n:02}", f"u{n}")) for n in range(NODES)]
-    year, now = Year(), NOW
+    fleet, now = IdleFleet(seed, RULE, HABITS, NOW), NOW
     while now < YEAR:
         now += TICK
-        for node in nodes:
-            if node.free_at is not None and node.free_at <= now:
-                node.validated_at, node.free_at = node.free_at, None
-            if node.free_at is None and node.turn_at <= now:
-                node.idle = not node.idle
-                node.turn_at = now + JOB * chance.uniform(0.5, 1.5)
-        if AWAY[0] <= now < AWAY[1]:
-            continue  # what is missed is left out: the catch-up window is shorter than a tick
-        under_way = [node for node in nodes if node.free_at is not None]
-        idle = {node.ref.name: node for node in nodes if node.idle and node.free_at is None}
-        seen = [IdleNode(node.ref, node.validated_at) for node in idle.values()]
-        picked = pick(seen, RULE, len(under_way), now)
-        room = nodes_of_share(RULE.share, len(idle) + len(under_way))
-        assert len(picked) + len(under_way) <= max(room, len(under_way))
-        for one in picked:
-            idle[one.node.name].free_at = now + TAKES
-        year.started.append((now, len(picked)))
-        ages = [now - node.validated_at for node in nodes]
-        if now < AWAY[0] or now > AWAY[1] + timedelta(days=1):
-            year.oldest = max(year.oldest, *ages)
-        else:
-            year.oldest_after_outage = max(year.oldest_after_outage, *ages)
-    return year
+        fleet.live_to(now)
+        if not AWAY[0] <= now < AWAY[1]:  # what is missed is left out
+            fleet.pick(now)
+    return fleet
 
 
-def test_each_node_is_validated_within_its_period_but_for_the_outage() -> None:
-    year = lived(SEED)
-    assert year.oldest <= PERIOD, year.oldest
-    assert year.oldest_after_outage <= PERIOD + (AWAY[1] - AWAY[0])
-    assert sum(count for _, count in year.started) < 2 * NODES * 365 / 7
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_node_is_validated_within_its_period_but_for_the_outage(seed: int) -> None:
+    fleet = lived(seed)
+    assert fleet.oldest(NOW, AWAY[0]) <= PERIOD
+    assert fleet.oldest(AWAY[1], SETTLED) <= PERIOD + (AWAY[1] - AWAY[0])
+    assert fleet.oldest(SETTLED, YEAR) <= PERIOD
+    assert sum(look.picked for look in fleet.looks) < 2 * HABITS.nodes * 365 / 7
 
 
-def test_after_an_outage_no_tick_starts_more_than_any_other() -> None:
-    year = lived(SEED)
-    before = max(count for at, count in year.started if at < AWAY[0])
-    after = max(count for at, count in year.started if at >= AWAY[1])
-    assert after <= max(before, nodes_of_share(RULE.share, NODES))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_after_an_outage_no_tick_starts_more_than_any_other(seed: int) -> None:
+    fleet = lived(seed)
+    before = max(look.picked for look in fleet.looks if look.at < AWAY[0])
+    after = max(look.picked for look in fleet.looks if look.at >= AWAY[1])
+    assert after <= max(before, nodes_of_share(RULE.share, HABITS.nodes))
 
 
 def test_no_more_than_one_missed_tick_is_caught_up() -> None:
