@@ -1,14 +1,13 @@
 """`fleetmend status` and `fleetmend node NAME`: what stands on each node, and why.
 
-Owns the joining of Nodes, machine records, arming and open episodes into rows, and their tables.
+Owns the one look at cluster and Temporal, and the tables of what it says (the rows are `rows.py`'s).
 Without Temporal, or under a policy that cannot be used, it still tells what the cluster knows.
-Judges nothing: faults are the rules'.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from rich.markup import escape
@@ -23,69 +22,15 @@ from workers.cli.cluster import (
 )
 from workers.cli.episodes import Episodes, LastRun, OpenEpisode, read_cluster
 from workers.cli.outcome import CommandError, ExitCode, console, write_json
+from workers.cli.rows import HEALTHY, Row, Sight, protection_unknown, row_of, rows_of
 from workers.cli.stories import Tale, recorded_tale, tale_of_last, tale_of_open
 from workers.cli.writer import Writer, read_writer
 from workers.tables import plain_table
 from workflows.model.detection.rules import match_rules
-from workflows.model.identity import NodeRef, workflow_id
+from workflows.model.identity import NodeRef
 from workflows.model.node import NodeView, PodView
-from workflows.model.policy import Policy
-from workflows.model.remediation.admission import is_newcomer, waits_for
 from workflows.model.remediation.arming import Arming
-from workflows.model.remediation.marks import (
-    IGNORE,
-    PAUSE,
-    is_marked,
-    marker_or_problem,
-)
-from workflows.model.remediation.permit import ALLOWED, Effect, Permit, Refusal
-from workflows.model.remediation.protection import decide_protection
-
-HEALTHY = "-"
-"""In place of a phase: no episode is open."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One node; "" = nothing to tell. `marks` are the cordon and fleetmend's annotations.
-
-    `protected` = why it is not disrupted whatever befalls it (the policy's scope).
-    `waits` says what a new node's admission waits for.
-    """
-
-    node: str
-    uid: str
-    pool: str
-    armed: bool
-    ready: bool
-    phase: str
-    fault: str
-    step: str
-    held: bool
-    marks: tuple[str, ...]
-    detail: str
-    workflow_id: str
-    protected: str
-    waits: str = ""
-
-
-@dataclass(frozen=True)
-class Sight:
-    """Everything one look needs.
-
-    `policy` None = it cannot be used (`policy_problem`), `episodes` None = Temporal was not reached
-    (`problem`), `protecting` None = those pods may not be seen.
-    """
-
-    nodes: tuple[NodeView, ...]
-    machines: tuple[Machine, ...]
-    arming: Arming
-    policy: Policy | None
-    episodes: Mapping[str, OpenEpisode] | None
-    cluster: str
-    problem: str = ""
-    policy_problem: str = ""
-    protecting: tuple[PodView, ...] | None = ()
+from workflows.model.remediation.marks import marker_or_problem
 
 
 def show_status(*, as_json: bool) -> ExitCode:
@@ -103,7 +48,7 @@ def show_status(*, as_json: bool) -> ExitCode:
                 "paused": [entry.scope for entry in sight.arming.paused],
                 "arming_problem": sight.arming.problem,
                 "writer": writer,
-                "protection_unknown": _protection_unknown(sight, rows),
+                "protection_unknown": protection_unknown(sight, rows),
                 "nodes": rows,
             }
         )
@@ -115,7 +60,7 @@ def show_status(*, as_json: bool) -> ExitCode:
         console().print(f"{outside} other nodes {why}")
     _show_arming(sight.arming)
     _show_writer(writer)
-    unknown = _protection_unknown(sight, rows)
+    unknown = protection_unknown(sight, rows)
     if unknown:
         console().print(f"[yellow]{escape(unknown)}[/]", soft_wrap=True)
     _show_policy_problem(sight, "pools are as last recorded:")
@@ -129,7 +74,7 @@ def show_node(name: str, *, as_json: bool) -> ExitCode:
     with open_cluster() as reader:
         node = reader.node(name)
         sight = asyncio.run(_look(reader, node))
-        row = _row(node, sight, {m.node_uid: m for m in sight.machines})
+        row = row_of(node, sight, {m.node_uid: m for m in sight.machines})
     machine = next((m for m in sight.machines if m.node_uid == node.uid), None)
     matches = match_rules(node, sight.policy, datetime.now(UTC)) if sight.policy else []
     tale = asyncio.run(_tell(sight, row, machine))
@@ -175,14 +120,6 @@ def show_node(name: str, *, as_json: bool) -> ExitCode:
 
 def _end_of(sight: Sight) -> ExitCode:
     return ExitCode.UNREACHABLE if sight.problem else ExitCode.OK
-
-
-def rows_of(sight: Sight) -> list[Row]:
-    """One row for each node that fleetmend minds: of a pool, marked, or with an episode."""
-    machines = {machine.node_uid: machine for machine in sight.machines}
-    rows = (_row(node, sight, machines) for node in sight.nodes)
-    minded = [row for row in rows if row.pool or row.workflow_id or row.marks]
-    return sorted(minded, key=lambda row: (row.pool or "~", row.node))
 
 
 async def _look_around(reader: ClusterReader) -> tuple[Sight, Writer]:
@@ -243,90 +180,6 @@ async def _tell(sight: Sight, row: Row, machine: Machine | None) -> Tale:
     return await tale_of_last(sight.cluster, node)
 
 
-def _row(node: NodeView, sight: Sight, machines: Mapping[str, Machine]) -> Row:
-    machine = machines.get(node.uid)
-    identity = workflow_id(sight.cluster, NodeRef(node.name, node.uid))
-    permit = _protection(node, sight)
-    found = (sight.episodes or {}).get(identity)
-    pool = _pool_name(node, sight.policy, machine)
-    recorded = machine if machine and (machine.is_open or machine.outcome == "retired") else None
-    phase, fault, held = HEALTHY, "", False
-    if found is not None:
-        phase, fault, held = found.phase or "suspect", found.fault, found.held
-    elif sight.episodes is None and recorded is not None:
-        phase, fault = recorded.outcome or recorded.phase, recorded.fault
-        held = recorded.held
-    elif recorded is not None and recorded.outcome:
-        phase, fault = recorded.outcome, recorded.fault
-    return Row(
-        node=node.name,
-        uid=node.uid,
-        pool=pool,
-        armed=bool(pool and sight.arming.is_armed(pool)),
-        ready=node.ready,
-        phase=phase,
-        fault=fault,
-        step=found.step if found else "",
-        held=held,
-        marks=tuple(_marks(node)),
-        detail=machine.held_reason if machine and held else "",
-        workflow_id=identity if found else "",
-        protected=permit.detail if permit.refusal is Refusal.PROTECTED else "",
-        waits=_waits(node, sight, is_open=found is not None),
-    )
-
-
-def _protection(node: NodeView, sight: Sight) -> Permit:
-    """Whether what runs on the node forbids to disrupt it."""
-    if sight.policy is None or sight.policy.pool_of(node.labels) is None:
-        return ALLOWED
-    return decide_protection(Effect.DISRUPT, node, sight.protecting, sight.policy)
-
-
-def _protection_unknown(sight: Sight, rows: Sequence[Row]) -> str:
-    """Why it cannot be told which nodes are protected, as of one of the shown; "" = it can."""
-    shown = {row.node for row in rows}
-    permits = (_protection(node, sight) for node in sight.nodes if node.name in shown)
-    unknown = (p.detail for p in permits if p.refusal is Refusal.PROTECTION_UNKNOWN)
-    return next(unknown, "")
-
-
-def _waits(node: NodeView, sight: Sight, *, is_open: bool) -> str:
-    """What keeps a new node from its first job."""
-    if not is_newcomer(node) or is_marked(node):
-        return ""
-    blocked = waits_for(node, sight.policy, sight.arming) if sight.policy else ""
-    if blocked or is_open:
-        return blocked or "it is being examined, or waits for its turn: see fleetmend node"
-    return "it is not Ready yet" if not node.ready else "watch has not started its admission yet"
-
-
-def _pool_name(node: NodeView, policy: Policy | None, machine: Machine | None) -> str:
-    """By the policy; without one, as the machine's record has it."""
-    if policy is None:
-        return machine.pool if machine else ""
-    pool = policy.pool_of(node.labels)
-    return pool.name if pool else ""
-
-
-def _marks(node: NodeView) -> Iterable[str]:
-    if node.unschedulable:
-        yield "cordon"
-    marker, problem = marker_or_problem(node)
-    if problem:
-        yield "unreadable marker"
-    elif marker and marker.handed_over:
-        yield f"handed over to {marker.handed_over}"
-    elif marker:
-        yield "episode" + (" + slot" if marker.slot else "")
-    if is_newcomer(node):
-        yield "new"
-    if PAUSE in node.annotations:
-        yield "paused"
-    if IGNORE in node.annotations:
-        yield "ignored"
-
-
 def _show_last_run(last: LastRun | None) -> None:
     if last is not None:
         closed = f", closed {last.closed:%Y-%m-%d %H:%M:%S}Z" if last.closed else ""
@@ -344,7 +197,7 @@ def _show_rows(rows: Sequence[Row]) -> None:
             row.phase,
             row.fault,
             row.step,
-            "held" if row.held else "",
+            "held" if row.held else "waits" if row.waits_title == "waits" and row.waits else "",
             ", ".join((*row.marks, *(["protected"] if row.protected else []))),
         )
         table.add_row(*map(escape, cells), style=style)
@@ -355,7 +208,10 @@ def _show_rows(rows: Sequence[Row]) -> None:
         if row.protected:
             console().print(f"protected: {escape(row.protected)}", soft_wrap=True)
         if row.waits:
-            console().print(f"[yellow]not admitted yet:[/] {escape(f'{row.node}: {row.waits}')}")
+            told = escape(f"{row.node}: {row.waits}")
+            console().print(f"[yellow]{row.waits_title}:[/] {told}", soft_wrap=True)
+        if row.next:
+            console().print(f"handed over: {escape(f'{row.node}: {row.next}')}", soft_wrap=True)
 
 
 def _show_arming(arming: Arming) -> None:
@@ -397,8 +253,9 @@ def _show_facts(row: Row, sight: Sight, machine: Machine | None, matches: list[s
         ("phase", row.phase + (f", {row.step}" if row.step else "")),
         ("fault", row.fault),
         ("held", row.detail if row.held else ""),
-        ("protected", row.protected or _protection_unknown(sight, [row])),
-        ("not admitted yet", row.waits),
+        ("protected", row.protected or protection_unknown(sight, [row])),
+        (row.waits_title, row.waits),
+        ("next", row.next),
         ("workflow", row.workflow_id),
     ]
     if machine is not None:

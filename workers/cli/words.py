@@ -1,7 +1,7 @@
 """`fleetmend pause|resume|retire|approve|deny NODE`: a person's word to one node's episode.
 
 Owns what each word needs (an open episode, or none for retire), and what is said when it was not
-heeded. The word itself is judged by the workflow. Pauses of a pool or the fleet are `arming.py`'s.
+heeded, or when a pause keeps it from being done. The word itself is judged by the workflow. Pauses of a pool or the fleet are `arming.py`'s.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from rich.markup import escape
 from workers.cli.caller import caller
 from workers.cli.cluster import ClusterReader, PolicyUnusable, open_cluster
 from workers.cli.episodes import Episodes, OpenEpisode, Told, message_for, read_cluster
+from workers.cli.next_steps import after_hand_over, handed_over, paused_by
 from workers.cli.outcome import console, refused, write_json
 from workflows.contracts.messages import Command, Opening
 from workflows.model.identity import NodeRef
@@ -31,9 +32,10 @@ def say(
             _refuse_unreadable(node)
             pool = _pool_of(reader, node)
         recorded = _recorded_episode(reader, node)
+        waits = paused_by(pool, reader.arming()) if pool and isinstance(pool, str) else ""
     word = _Word(command, node, cluster, reason, question, recorded, pool)
     told = asyncio.run(_send(word))
-    _tell(command, node_name, told, as_json=as_json)
+    _tell(command, node_name, told, waits, as_json=as_json)
 
 
 def _refuse_unreadable(node: NodeView) -> None:
@@ -78,6 +80,7 @@ class _Word:
         self.by = caller(reason)
         self.recorded = recorded
         self.pool = pool
+        self.handed_over, self.after_hand_over = handed_over(node), after_hand_over(node)
 
 
 async def _send(word: _Word) -> Told:
@@ -85,6 +88,8 @@ async def _send(word: _Word) -> Told:
     found = await episodes.find(word.node)
     if found is not None:
         return await _tell_open(episodes, found, word)
+    if word.handed_over and word.command is not Command.PAUSE:
+        raise refused(f"Node {word.node.name} is {word.handed_over}. Next: {word.after_hand_over}")
     if word.command is Command.RETIRE:
         return await _open_and_retire(episodes, word)
     remedy = (
@@ -136,7 +141,7 @@ def _recorded_episode(reader: ClusterReader, node: NodeView) -> str:
     return machine.episode if machine and machine.is_open else ""
 
 
-def _tell(command: Command, node: str, told: Told, *, as_json: bool) -> None:
+def _tell(command: Command, node: str, told: Told, waits: str, *, as_json: bool) -> None:
     facts = {
         "node": node,
         "episode": told.episode,
@@ -146,6 +151,7 @@ def _tell(command: Command, node: str, told: Told, *, as_json: bool) -> None:
         "request_id": told.request_id,
         "heeded": told.heeded,
         "story": told.line,
+        "waits": waits,
     }
     whom = f"Node {node}, episode {told.episode}" if told.episode else f"Node {node}"
     if told.heeded is False:
@@ -161,6 +167,8 @@ def _tell(command: Command, node: str, told: Told, *, as_json: bool) -> None:
             "is not known whether it was taken",
             soft_wrap=True,
         )
+    if waits:
+        console().print(f"waits: {escape(waits)}", soft_wrap=True)
     if command is Command.PAUSE:
         console().print(
             f"it stops this episode only; kubectl annotate node {escape(node)} {PAUSE}='why' keeps "
