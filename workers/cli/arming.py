@@ -1,19 +1,22 @@
 """`fleetmend arm|disarm POOL` and `fleetmend pause|resume --pool P | --fleet`.
 
-Owns the preview of what arming would touch right now, the refusal above the policy's share, and
+Owns the preview of what arming would touch right now, the question to a person, the refusal above the policy's share, and
 the writing of `fleetmend-arming`. What is armed is judged live before each request elsewhere.
 """
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import typer
 from rich.markup import escape
 
 from workers.cli.caller import Caller, caller
 from workers.cli.cluster import ClusterReader, PolicyUnusable, open_cluster
 from workers.cli.episodes import Episodes, read_cluster
+from workers.cli.next_steps import handed_over
 from workers.cli.outcome import CommandError, console, refused, write_json
 from workers.tables import plain_table
 from workflows.contracts.messages import PauseRequest
@@ -47,14 +50,20 @@ class Protected:
     unknown: str = ""
 
 
-def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Arm one pool, unless more of it matches right now than the policy allows."""
+def arm(
+    pool_name: str, *, reason: str, dry_run: bool, as_json: bool, is_agreed: bool = False
+) -> None:
+    """Arm one pool, unless more of it matches right now than the policy allows.
+
+    At a terminal a person is asked first if anything would be done at once, but for `is_agreed`.
+    """
     with open_cluster() as reader:
         policy = _policy_to_arm_by(reader, pool_name)
         pool = _pool(policy, pool_name)
         named = [n for n in reader.nodes() if _is_in_scope(n, policy, pool)]
         protected = _protected(named, reader.protected_pods(policy), policy)
-        nodes = [n for n in named if n.name not in protected.why]
+        given_away = {n.name: words for n in named if (words := handed_over(n))}
+        nodes = [n for n in named if n.name not in {*protected.why, *given_away}]
         foreseen = foresee(nodes, policy, datetime.now(UTC))
         limit = nodes_of_share(policy.arming_share, len(nodes))
         facts = {
@@ -64,11 +73,14 @@ def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
             "matches": foreseen,
             "protected": protected.why,
             "protection_unknown": protected.unknown,
+            "handed_over": given_away,
             "armed": False,
         }
         if not as_json:
             _show_preview(pool_name, nodes, foreseen)
             _show_protected(protected)
+            for name, words in given_away.items():
+                console().print(f"left alone: {escape(f'Node {name} is {words}')}", soft_wrap=True)
         if len(foreseen) > limit:
             raise refused(
                 f"pool {pool_name} is not armed: {len(foreseen)} of its {len(nodes)} nodes match "
@@ -78,6 +90,8 @@ def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
                 **facts,
             )
         if not dry_run:
+            if foreseen and not (as_json or is_agreed):
+                _ask(pool_name, len(foreseen))
             by = caller(reason)
             reader.change_arming(lambda now: _with_armed(now, pool_name, by))
     if as_json:
@@ -87,6 +101,19 @@ def arm(pool_name: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
             f"pool {escape(pool_name)} "
             + ("would be armed (--dry-run)" if dry_run else "is armed: fleetmend acts on its nodes")
         )
+
+
+def _ask(pool: str, count: int) -> None:
+    """Nothing without a yes, where somebody sits who can give it; a script has decided already."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return
+    nodes = "this node" if count == 1 else f"these {count} nodes"
+    try:
+        is_agreed = typer.confirm(f"Arm pool {pool}, and begin with {nodes} now?", default=False)
+    except typer.Abort:
+        is_agreed = False
+    if not is_agreed:
+        raise refused(f"pool {pool} is not armed: it was not agreed to; nothing was changed")
 
 
 def disarm(pool_name: str, *, reason: str, as_json: bool) -> None:

@@ -116,16 +116,23 @@ def deny(
 def arm(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool of the policy.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what matches.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask, at a terminal, when nodes match.")
+    ] = False,
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
     """Let fleetmend act on a pool; shows first what matches right now and what would be done.
 
-    Refused while more of the pool matches than the policy's arming_share.
+    At a terminal it asks if anything does. Refused while more of the pool matches than the policy's
+    arming_share.
     """
     from workers.cli.arming import arm as body
 
-    _run(lambda: body(pool, reason=reason, dry_run=dry_run, as_json=as_json), as_json=as_json)
+    _run(
+        lambda: body(pool, reason=reason, dry_run=dry_run, as_json=as_json, is_agreed=yes),
+        as_json=as_json,
+    )
 
 
 @app.command()

@@ -1,7 +1,13 @@
 """`arm`, `disarm`, and the pauses of a pool or the fleet: the ConfigMap is the witness."""
 
 import json
+import os
+import pty
+import select
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,12 +17,14 @@ from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from tests.harness.processes import fleetmend
 from tests.harness.services import service_on
+from tests.harness.starts import CLI
 from tests.workers.cli.conftest import POOL
 from workers.cli.arming import arm, change_pause, disarm
 from workers.cli.cluster import LAST_CHANGE
 from workers.cli.outcome import CommandError, ExitCode
 from workers.lab.address import LabAccount, LabAddress
 from workflows.model.remediation.arming import ARMING_CONFIG_MAP, FLEET
+from workflows.model.remediation.marks import EPISODE, Marker, Quarantine
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +96,83 @@ def test_nodes_that_run_pods_of_fleetmend_itself_are_shown_and_left_out(
     assert "delete the pod" in answer["protected"][host]
     assert (answer["nodes"], answer["matches"], answer["protection_unknown"]) == (1, [], "")
     assert other not in answer["protected"]
+
+
+def at_a_terminal(lab: LabAddress, *words: str, answer: str = "") -> tuple[int, str]:
+    """One command with a terminal for its streams; `answer` is typed once it asks."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, **lab.environment(LabAccount.OPERATOR), "COLUMNS": "200"}
+    command = subprocess.Popen(
+        [*CLI, *words], env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    said, asked = "", False
+    try:
+        with suppress(OSError):  # Linux ends a terminal that nobody holds any more with EIO
+            while select.select([ours], [], [], 60.0)[0]:
+                said += os.read(ours, 4096).decode()
+                if answer and not asked and "[y/N]" in said:
+                    os.write(ours, f"{answer}\n".encode())
+                    asked = True
+        return command.wait(30), said
+    finally:
+        command.kill()
+        os.close(ours)
+
+
+def test_a_person_at_a_terminal_is_asked_when_something_would_be_done_at_once(
+    lab: LabAddress, cluster: Cluster, nodes: TestNodes
+) -> None:
+    """Seen: the chart's notes say that it asks, and it never did."""
+    sick, *_ = nodes.add_many(["a", "b", "c", "d", "e"], POOL)
+    nodes.inject(sick, "gpu-lost")
+    code, said = at_a_terminal(lab, "arm", POOL, answer="n")
+    assert code == ExitCode.REFUSED, said
+    assert sick in said
+    assert f"Arm pool {POOL}, and begin with this node now? [y/N]" in said
+    assert "nothing was changed" in said
+    assert not cluster.arming().is_armed(POOL)
+    code, said = at_a_terminal(lab, "arm", POOL, answer="y")
+    assert (code, cluster.arming().is_armed(POOL)) == (ExitCode.OK, True), said
+    cluster.disarm(POOL)
+    code, said = at_a_terminal(lab, "arm", POOL, "--yes")
+    assert (code, cluster.arming().is_armed(POOL)) == (ExitCode.OK, True), said
+    assert "[y/N]" not in said
+
+
+def test_nobody_is_asked_when_nothing_would_be_done(
+    lab: LabAddress, cluster: Cluster, nodes: TestNodes
+) -> None:
+    nodes.add("a", POOL)
+    code, said = at_a_terminal(lab, "arm", POOL)
+    assert (code, cluster.arming().is_armed(POOL)) == (ExitCode.OK, True), said
+
+
+def test_a_node_that_was_handed_over_is_shown_as_left_alone(
+    cluster: Cluster, nodes: TestNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, *_ = nodes.add_many(["a", "b"], POOL)
+    nodes.inject(given, "gpu-lost")
+    marker = Marker(
+        episode="ep-1",
+        node_uid=cluster.node(given).uid,
+        since=datetime.now(UTC),
+        rule="r",
+        fault="gpu-lost",
+        quarantine=Quarantine.OPERATOR,
+        handed_over="operator:the fan is due",
+    )
+    body = {"metadata": {"annotations": {EPISODE: marker.encode()}}}
+    cluster.patch_node(given, {**body, "spec": {"unschedulable": True}})
+    arm_now(dry_run=True)
+    out = capsys.readouterr().out
+    answer = json.loads(out[out.index("{\n") :])
+    assert (answer["nodes"], answer["matches"]) == (1, [])
+    assert answer["handed_over"][given].startswith("handed over to operator, ")
+    arm(POOL, reason="", dry_run=True, as_json=False)
+    said = capsys.readouterr().out
+    assert f"left alone: Node {given} is handed over to operator" in said
+    assert "the fan is due" in said
 
 
 def test_a_dry_run_arms_nothing(cluster: Cluster, nodes: TestNodes) -> None:
