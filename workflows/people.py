@@ -46,10 +46,11 @@ def answers(episode: Episode, rung: Rung | None) -> str:
     resume = "the gate again, then what it calls for"
     if episode.retiring:
         resume = "drain again, then hand over"
-    approve = "nothing is left to approve"
+    approve = ""  # where no rung is left it would do nothing
     if rung is not None:
-        approve = rung.value if episode.drained else f"drain again, then {rung.value}"
-    return f"resume = {resume}; approve = {approve}; deny = stay held; retire = drain and hand over"
+        repair = rung.value if episode.drained else f"drain again, then {rung.value}"
+        approve = f"approve = {repair}; "
+    return f"resume = {resume}; {approve}deny = stay held; retire = drain and hand over"
 
 
 def why_held(verdict: Judgement | None) -> str:

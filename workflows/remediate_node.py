@@ -98,3 +98,10 @@ class RemediateNode:
     def question(self) -> str:
         """Its id, to be named in an answer."""
         return self._inbox.question
+
+    @workflow.query(
+        description="what is asked of people, with what each answer does; empty = nothing"
+    )
+    def asks(self) -> str:
+        """As it stands in the current details."""
+        return self._run.asks

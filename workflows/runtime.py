@@ -154,6 +154,11 @@ class TemporalRuntime:
         """The run's messages."""
         return self._inbox
 
+    @property
+    def asks(self) -> str:
+        """What is asked of people now, with what each answer does; "" = nothing."""
+        return self._told[1].asks if self._told else ""
+
     def now(self) -> datetime:
         """Workflow time: the same at a replay."""
         return workflow.now()

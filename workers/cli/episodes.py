@@ -25,6 +25,7 @@ from temporalio.service import RPCError
 
 from workers.cli.caller import Caller
 from workers.cli.outcome import refused, wrong_usage
+from workers.cli.polling import Polling, read_polling
 from workers.cli.temporal import CALL_S, NotThere, bounded, connected
 from workers.temporal_connection import read_target
 from workflows import search_attributes
@@ -109,6 +110,10 @@ class Episodes:
             return found
 
         return await bounded(collect(), "listing the open episodes")
+
+    async def polling(self) -> Polling:
+        """Whether a worker is there that carries them on."""
+        return await read_polling(self._client, self._cluster)
 
     async def find(self, node: NodeRef) -> OpenEpisode | None:
         """The open run of a Node; None = there is none."""

@@ -4,6 +4,8 @@ Owns those sentences, so that `status`, `node` and the words of `words.py` say t
 nothing: marks and arming come from the caller. Sends nothing.
 """
 
+import re
+
 from workflows.model.detection.finding import printable
 from workflows.model.node import NodeView
 from workflows.model.remediation.arming import FLEET, Arming, Entry
@@ -54,3 +56,13 @@ def _pause(entry: Entry) -> str:
 def is_in_care(marker: Marker | None) -> bool:
     """True while an episode has the node out of service."""
     return marker is not None and not marker.handed_over
+
+
+def answers_of(asks: str, node: str) -> dict[str, str]:
+    """What each word of a person does, by the question's text ("word = what it does; ...").
+
+    Other ways out (`kubectl ...`, no answer) stand there too, under what they say.
+    """
+    text = re.sub(r"^Question \S+ ", "", asks).replace("NAME", node)
+    pairs = (item.rpartition(" = ") for item in text.split("; "))
+    return {word: does for word, sign, does in pairs if sign}

@@ -5,11 +5,12 @@ nothing and shows nothing: that is `status.py`. Judges nothing: faults are the r
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.cli.cluster import Machine
 from workers.cli.episodes import OpenEpisode
 from workers.cli.next_steps import MAX_WORDS, after_hand_over, is_in_care, paused_by
+from workers.cli.polling import Polling
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
 from workflows.model.identity import NodeRef, workflow_id
@@ -77,6 +78,7 @@ class Sight:
     problem: str = ""
     policy_problem: str = ""
     protecting: tuple[PodView, ...] | None = ()
+    polling: Polling = field(default_factory=Polling)
 
 
 def rows_of(sight: Sight) -> list[Row]:

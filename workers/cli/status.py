@@ -7,7 +7,7 @@ Without Temporal, or under a policy that cannot be used, it still tells what the
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from rich.markup import escape
@@ -21,11 +21,14 @@ from workers.cli.cluster import (
     open_cluster,
 )
 from workers.cli.episodes import Episodes, LastRun, OpenEpisode, read_cluster
+from workers.cli.next_steps import answers_of
 from workers.cli.outcome import CommandError, ExitCode, console, write_json
+from workers.cli.polling import Polling
 from workers.cli.rows import HEALTHY, Row, Sight, protection_unknown, row_of, rows_of
 from workers.cli.stories import Tale, recorded_tale, tale_of_last, tale_of_open
 from workers.cli.writer import Writer, read_writer
 from workers.tables import plain_table
+from workflows.contracts.messages import Command
 from workflows.model.detection.rules import match_rules
 from workflows.model.identity import NodeRef
 from workflows.model.node import NodeView, PodView
@@ -48,6 +51,7 @@ def show_status(*, as_json: bool) -> ExitCode:
                 "paused": [entry.scope for entry in sight.arming.paused],
                 "arming_problem": sight.arming.problem,
                 "writer": writer,
+                "worker": sight.polling,
                 "protection_unknown": protection_unknown(sight, rows),
                 "nodes": rows,
             }
@@ -66,6 +70,8 @@ def show_status(*, as_json: bool) -> ExitCode:
     _show_policy_problem(sight, "pools are as last recorded:")
     if sight.problem:
         console().print(f"[yellow]steps and open episodes are missing:[/] {escape(sight.problem)}")
+    if sight.polling.problem:
+        console().print(f"[red]{escape(sight.polling.problem)}[/]", soft_wrap=True)
     return _end_of(sight)
 
 
@@ -90,6 +96,8 @@ def show_node(name: str, *, as_json: bool) -> ExitCode:
                 "matches": [{"rule": m.rule, "fault": m.fault, "text": m.text} for m in matches],
                 "marker_problem": marker_problem,
                 "question": tale.question,
+                "asks": tale.asks,
+                "answers": answers_of(tale.asks, name),
                 "story": tale.story,
                 "plan": tale.plan,
                 "last_run": tale.last_run,
@@ -107,15 +115,25 @@ def show_node(name: str, *, as_json: bool) -> ExitCode:
             console().print(f"\n[bold]{title}[/]")
             for line in lines:
                 console().print(f"  {line}", markup=False, soft_wrap=True)
-    if tale.question:
-        console().print(
-            f"\n[bold]it waits for a person[/]: fleetmend resume|approve|deny|retire {name} "
-            f"(question {escape(tale.question)})"
-        )
+    _show_question(tale, row)
     _show_policy_problem(sight, "the rules and the pool's name are missing or as last recorded:")
     if sight.problem:
         console().print(f"\n[yellow]its story is missing:[/] {escape(sight.problem)}")
     return _end_of(sight)
+
+
+def _show_question(tale: Tale, row: Row) -> None:
+    if not (tale.question or row.held):
+        return
+    about = f" (question {tale.question})" if tale.question else ""
+    why = f": {row.detail}" if row.detail else ""
+    console().print(f"\n[bold]it waits for a person[/]{escape(about + why)}", soft_wrap=True)
+    answers = answers_of(tale.asks, row.node)
+    if not answers:  # no worker tells them
+        console().print(f"  fleetmend resume|approve|deny|retire {row.node}", markup=False)
+    for word, does in answers.items():
+        command = f"fleetmend {word} {row.node}" if word in set(Command) else word
+        console().print(f"  {command} = {does}", markup=False, soft_wrap=True)
 
 
 def _end_of(sight: Sight) -> ExitCode:
@@ -155,19 +173,36 @@ async def _look(reader: ClusterReader, node: NodeView | None = None) -> Sight:
             protecting=protecting,
         )
 
-    sight, opened = await asyncio.gather(asyncio.to_thread(read), _open_episodes())
-    episodes, cluster, problem = opened
-    return replace(sight, episodes=episodes, cluster=cluster, problem=problem)
+    sight, told = await asyncio.gather(asyncio.to_thread(read), _ask_temporal())
+    return replace(
+        sight,
+        cluster=told.cluster,
+        episodes=told.episodes,
+        polling=told.polling,
+        problem=told.problem,
+    )
 
 
-async def _open_episodes() -> tuple[Mapping[str, OpenEpisode] | None, str, str]:
+@dataclass(frozen=True)
+class _Told:
+    """What Temporal says; `episodes` None = it was not reached, `problem` says why."""
+
+    cluster: str
+    episodes: Mapping[str, OpenEpisode] | None = None
+    polling: Polling = field(default_factory=Polling)
+    problem: str = ""
+
+
+async def _ask_temporal() -> _Told:
     cluster = read_cluster()
     try:
-        return await (await Episodes.open(cluster)).all_open(), cluster, ""
+        episodes = await Episodes.open(cluster)
+        found, polling = await asyncio.gather(episodes.all_open(), episodes.polling())
     except CommandError as error:
         if error.code is ExitCode.USAGE:
             raise
-        return None, cluster, str(error)
+        return _Told(cluster, problem=str(error))
+    return _Told(cluster, found, polling)
 
 
 async def _tell(sight: Sight, row: Row, machine: Machine | None) -> Tale:

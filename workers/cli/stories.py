@@ -16,25 +16,29 @@ NO_WORKER = "no worker answers: start one with `fleetmend worker`"
 
 @dataclass(frozen=True)
 class Tale:
-    """What was told; `last_run` None = the run is open, or there was none."""
+    """What was told; `last_run` None = the run is open, or there was none.
+
+    `asks` is the question in words, with what each answer does.
+    """
 
     story: tuple[str, ...] = ()
     plan: tuple[str, ...] = ()
     question: str = ""
+    asks: str = ""
     last_run: LastRun | None = None
 
 
 async def tale_of_open(cluster: str, found: OpenEpisode) -> Tale:
     """Of the run that is open."""
     episodes = await Episodes.open(cluster)
-    story, plan, question, blockers = await asyncio.gather(
-        *(episodes.ask(found, query) for query in ("story", "plan", "question")),
+    story, plan, question, asks, blockers = await asyncio.gather(
+        *(episodes.ask(found, query) for query in ("story", "plan", "question", "asks")),
         episodes.in_the_way(found),
     )
     if story is None:
         return Tale((NO_WORKER,))
     waits = [f"in the way of the drain: {line}" for line in blockers or ()]
-    return Tale(tuple(story), (*waits, *(plan or ())), str(question or ""))
+    return Tale(tuple(story), (*waits, *(plan or ())), str(question or ""), str(asks or ""))
 
 
 async def tale_of_last(cluster: str, node: NodeRef) -> Tale:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from workers.cli.caller import caller
 from workers.cli.cluster import ClusterReader, PolicyUnusable, open_cluster
 from workers.cli.episodes import Episodes, OpenEpisode, Told, message_for, read_cluster
-from workers.cli.next_steps import after_hand_over, handed_over, paused_by
+from workers.cli.next_steps import after_hand_over, answers_of, handed_over, paused_by
 from workers.cli.outcome import console, refused, write_json
 from workflows.contracts.messages import Command, Opening
 from workflows.model.identity import NodeRef
@@ -108,6 +108,13 @@ async def _tell_open(episodes: Episodes, found: OpenEpisode, word: _Word) -> Tol
         if episode is not None and not question:
             raise refused(
                 f"Node {word.node.name}: nothing is asked right now; see: "
+                f"fleetmend node {word.node.name}"
+            )
+        answers = answers_of(str(await episodes.ask(found, "asks") or ""), word.node.name)
+        if answers and word.command not in answers:
+            raise refused(
+                f"Node {word.node.name}: {word.command} would do nothing here; it takes "
+                f"{', '.join(each for each in answers if each in set(Command))}; see: "
                 f"fleetmend node {word.node.name}"
             )
     # Without a worker to ask, the cluster's own record names the episode that the person saw.

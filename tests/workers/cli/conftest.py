@@ -1,5 +1,6 @@
 """What the tests of commands share: a node to talk about, and a cluster that nobody serves."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def a_node(request: pytest.FixtureRequest, lab: LabAddress, cluster: Cluster) ->
 
     with test_nodes(lab, cluster, unique) as nodes:
         yield nodes.add("node", POOL)
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address on which nobody listens (and nobody will: the port is held)."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 @pytest.fixture

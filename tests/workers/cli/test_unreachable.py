@@ -1,7 +1,6 @@
 """A person is told within 5 s what cannot be reached, where, and what to do."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,14 +40,6 @@ def start_s(lab: LabAddress) -> float:
     answer = fleetmend(lab, "pause", "no-such-node", start_by=start_cold)
     assert answer.code == ExitCode.REFUSED, answer.err
     return time.monotonic() - begun
-
-
-@pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address on which nobody listens (and nobody will: the port is held)."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 def timed(
