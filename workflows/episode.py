@@ -253,6 +253,8 @@ class Episode:
             return ("wait until the machine is gone", "find its successor and validate it")
         if self.retiring:
             return ("drain", "hand over to people: " + self.retiring)
+        if self.given_back is not None and self.given_back[0] == self.id:  # not reported since
+            return ("watch until the probation ends", "close")
         if self.order is not None:
             return (f"diagnosis at level {self.order.level}", "give back, or an episode")
         if self.wants_admission:
