@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.harness.nodes import TestNodes
+from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workers.lab.kubelet.cli import EXIT_FAILED, EXIT_NOT_RUNNING, EXIT_USAGE, mount
 
@@ -77,3 +78,21 @@ def test_nodes_are_added_broken_healed_and_removed(
     assert json.loads(cleared.stdout)["cleared"] == ["gpu-lost/3"]
     assert _fleetmend_lab("node", "rm", *names, *here).exit_code == 0
     assert names[0] not in _fleetmend_lab("node", "list", *here).stdout
+
+
+@pytest.mark.parametrize("agent", ["real", "stand-in"])
+def test_a_node_whose_agent_has_not_started_yet_is_not_said_to_have_none(
+    lab: LabAddress, nodes: TestNodes, unique: Callable[[str], str], agent: str
+) -> None:
+    name, here = unique("n"), ("--dir", str(lab.directory))
+    nodes.added.append(name)
+    added = _fleetmend_lab("node", "add", name, "--agent", agent, *here)
+    assert added.exit_code == 0, added.stderr
+    assert agent in added.stdout, "it runs, or it starts"
+    wait_until(lambda: nodes.view(name).is_agent_running, 60, f"the agent of {name} runs")
+    row = next(
+        line for line in _fleetmend_lab("node", "list", *here).stdout.splitlines() if name in line
+    )
+    assert row.split()[-1] == agent
+    listed = json.loads(_fleetmend_lab("node", "list", *here, "--json").stdout)
+    assert {view["name"]: view["agent"] for view in listed}[name] == agent

@@ -35,6 +35,9 @@ from workflows.model.node import NodeView, PodView
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.marks import marker_or_problem
 
+MAX_NAMED = 5
+"""Of the nodes in no pool: enough to see what they are."""
+
 
 def show_status(*, as_json: bool) -> ExitCode:
     """`fleetmend status`; without Temporal too, and then it ends as unreachable."""
@@ -58,10 +61,7 @@ def show_status(*, as_json: bool) -> ExitCode:
         )
         return _end_of(sight)
     _show_rows(rows)
-    outside = len(sight.nodes) - len(rows)
-    if outside > 0:
-        why = "are in no pool of the policy: out of scope" if sight.policy else "have no record yet"
-        console().print(f"{outside} other nodes {why}")
+    _show_outside(sight, rows)
     _show_arming(sight.arming)
     _show_writer(writer)
     unknown = protection_unknown(sight, rows)
@@ -247,6 +247,21 @@ def _show_rows(rows: Sequence[Row]) -> None:
             console().print(f"[yellow]{row.waits_title}:[/] {told}", soft_wrap=True)
         if row.next:
             console().print(f"handed over: {escape(f'{row.node}: {row.next}')}", soft_wrap=True)
+
+
+def _show_outside(sight: Sight, rows: Sequence[Row]) -> None:
+    """Nodes without a row; a new one among them is often one whose label was forgotten."""
+    shown = {row.node for row in rows}
+    outside = [node.name for node in sight.nodes if node.name not in shown]
+    if not outside:
+        return
+    names = ", ".join(outside[:MAX_NAMED]) + (", ..." if len(outside) > MAX_NAMED else "")
+    is_one = len(outside) == 1
+    why = f"{'has' if is_one else 'have'} no record yet"
+    if sight.policy:
+        why = f"{'is' if is_one else 'are'} in no pool of the policy: out of scope"
+    what = f"{len(outside)} other node{'' if is_one else 's'}"
+    console().print(f"{what} {why}: {escape(names)}", soft_wrap=True)
 
 
 def _show_arming(arming: Arming) -> None:

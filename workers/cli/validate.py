@@ -37,7 +37,8 @@ def validate(*, node: str, pool: str, level: int, reason: str, as_json: bool) ->
     left = [asdict(one) for one in dispatched.left]
     if not dispatched.started and node:
         why = dispatched.left[0].why if dispatched.left else "it is in no pool of the policy"
-        raise refused(f"Node {node} is not validated: {why}", started=[], left=left)
+        message = f"Node {node} is not validated: {why}; see: fleetmend status"
+        raise refused(message, started=[], left=left)
     if as_json:
         write_json({"started": dispatched.started, "left": left})
         return

@@ -13,6 +13,7 @@ from tests.harness.work import Work
 from tests.workers.cli.conftest import POOL
 from workers.cli.outcome import ExitCode
 from workers.lab.address import LabAddress
+from workers.lab.kubelet.spec import NodeKind
 from workflows.model.remediation.marks import EPISODE
 
 pytestmark = pytest.mark.timeout(240)
@@ -156,3 +157,24 @@ def test_a_node_outside_every_pool_is_not_retired(
     answer = fleetmend(lab, "retire", node)
     assert answer.code == ExitCode.REFUSED
     assert "in no pool of the policy" in answer.err
+
+
+def test_a_validation_of_a_node_that_is_not_there_says_where_to_look(
+    lab: LabAddress, running: Processes
+) -> None:
+    answer = fleetmend(lab, "validate", "no-such-node")
+    assert answer.code == ExitCode.REFUSED
+    assert "there is no such Node; see: fleetmend status" in answer.err
+
+
+def test_nodes_out_of_scope_are_named(
+    lab: LabAddress, running: Processes, nodes: TestNodes
+) -> None:
+    stray = nodes.add("a", "no-such-pool")
+    shown = fleetmend(lab, "status").out
+    assert f"1 other node is in no pool of the policy: out of scope: {stray}\n" in shown
+    more = nodes.add_many([f"b{i}" for i in range(5)], "no-such-pool", kind=NodeKind.LIGHT)
+    shown = fleetmend(lab, "status").out
+    (line,) = [each for each in shown.splitlines() if each.startswith("6 other nodes are in no")]
+    assert line.endswith(", ...")
+    assert sum(name in line for name in (stray, *more)) == 5

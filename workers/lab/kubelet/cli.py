@@ -22,7 +22,7 @@ from workers.lab.address import NAMESPACE
 from workers.lab.faults.registry import BadFault, describe_faults, make_fault, split_options
 from workers.lab.kubelet.client import FleetClient, FleetError, FleetUnreachable
 from workers.lab.kubelet.pod_logs import find_pod_logs
-from workers.lab.kubelet.spec import DEFAULT_MODEL, NodeKind, NodeSpec, NodeView, Receipt
+from workers.lab.kubelet.spec import DEFAULT_MODEL, NodeKind, NodeSpec, NodeView, Power, Receipt
 from workers.lab.paths import LAB_DIRECTORY_VARIABLE, default_lab_directory
 from workers.tables import open_console, plain_table
 
@@ -254,10 +254,18 @@ def _show_nodes(views: list[NodeView], *, as_json: bool) -> None:
             str(view.gpus),
             str(view.pods),
             str(view.boots),
-            "yes" if view.is_agent_running else "no",
+            _agent_of(view),
             ", ".join(view.faults),
         )
     open_console().print(table)
+
+
+def _agent_of(view: NodeView) -> str:
+    """Which agent runs. Its DaemonSet's pod comes a moment after the node, and after each boot."""
+    if view.is_agent_running:
+        return view.agent
+    is_up = view.power is Power.ON and view.is_kubelet_running
+    return f"{view.agent} starts" if is_up and view.agent != "none" else "no"
 
 
 def _show_receipt(receipt: Receipt, verb: str, *, as_json: bool) -> None:

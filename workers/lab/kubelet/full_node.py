@@ -157,6 +157,7 @@ class FullNode:
             pods=len(self._runtime.sandboxes),
             is_kubelet_running=kubelet is not None,
             is_agent_running=self._launcher.agent is not None,
+            agent=self.spec.agent,
             faults=tuple(self.active),
             host_root=str(self._host.path),
         )

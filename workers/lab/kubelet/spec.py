@@ -183,6 +183,7 @@ class NodeView(WireModel):
     pods: int
     is_kubelet_running: bool
     is_agent_running: bool
+    agent: Literal["real", "stand-in", "none"] = "stand-in"
     faults: tuple[str, ...]
     host_root: str = Field(description="'' on a light node")
 
