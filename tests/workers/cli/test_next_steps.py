@@ -1,6 +1,7 @@
 """What people can do next: with a node that was handed over to them, and under a pause."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,12 @@ def handed_over_to(cluster: Cluster, node: str) -> str:
     return marker.handed_over if marker else ""
 
 
+def closed(lab: LabAddress, node: str) -> Any:
+    """What is told of a node whose run has closed, and has given its places back."""
+    told = fleetmend(lab, "node", node, "--json").json
+    return told if told["last_run"] else None
+
+
 def test_a_node_that_was_handed_over_says_how_it_comes_back_and_is_not_retired_again(
     lab: LabAddress, running: Processes, cluster: Cluster, nodes: TestNodes
 ) -> None:
@@ -43,12 +50,7 @@ def test_a_node_that_was_handed_over_says_how_it_comes_back_and_is_not_retired_a
     said = wait_until(
         lambda: handed_over_to(cluster, node), 60, f"{node} is handed over", saw=running.tails
     )
-    wait_until(
-        lambda: fleetmend(lab, "node", node, "--json").json["last_run"],
-        60,
-        "its run has closed",
-        saw=running.tails,
-    )
+    wait_until(lambda: closed(lab, node), 60, "its run has closed", saw=running.tails)
     back = f"when it is well, kubectl uncordon {node}"
     assert back in fleetmend(lab, "node", node, "--json").json["node"]["next"]
     assert f"next {back}" in " ".join(fleetmend(lab, "node", node).out.split())

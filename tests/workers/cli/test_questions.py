@@ -59,6 +59,13 @@ def test_a_held_node_says_what_is_asked_and_what_each_answer_does(
         assert answer.code == ExitCode.REFUSED
         assert "approve would do nothing here; it takes resume, deny, retire" in answer.err
         assert fleetmend(lab, "deny", node).code == ExitCode.OK
+        assert fleetmend(lab, "retire", node).code == ExitCode.OK
+
+        def closed() -> object:
+            return fleetmend(lab, "node", node, "--json").json["last_run"]
+
+        # An open run would keep its places in the budgets from whoever comes next.
+        wait_until(closed, 60, "its run has closed", saw=started.tails)
     finally:
         cluster.disarm(POOL)
 
