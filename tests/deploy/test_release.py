@@ -26,6 +26,7 @@ RIGHTS: Final = {"roles", "rolebindings", "clusterroles", "clusterrolebindings"}
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 CRD: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpumachines.fleetmend.io"
 RECORDS: Final = "/apis/fleetmend.io/v1alpha1/gpumachines"
+AGENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 OURS: Final = "app.kubernetes.io/part-of=fleetmend"
 COLLECTIONS: Final = (
     f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
@@ -168,6 +169,27 @@ def test_an_upgrade_changes_policies_in_place_before_the_rights_and_the_crd_with
     assert helm_s_writes(log, POLICIES, "delete") == []
     policy = api.request("GET", f"{ADMISSION}/fleetmend-agent")
     assert "(0.2.0)" not in policy["spec"]["validations"][11]["message"]
+
+
+def test_an_upgrade_that_reuses_the_values_takes_the_nulls_among_them(
+    own_lab: LabAddress, api: LabApi
+) -> None:
+    """Helm hands on what took a default away at the installation."""
+    limits = {"limits": {"memory": None}, "requests": None}
+    values = lab_values(own_lab)
+    selector = values["agent"]["nodeSelector"]
+    assert selector["nvidia.com/gpu.present"] is None
+    install(own_lab, agent={**values["agent"], "resources": limits})
+
+    def agent() -> Any:
+        found = api.request("GET", f"{AGENTS}/fleetmend-agent")
+        return found["spec"]["template"]["spec"]
+
+    before = agent()
+    assert before["nodeSelector"] == {k: v for k, v in selector.items() if v is not None}
+    helm(own_lab, "upgrade", RELEASE, str(CHART), "--reuse-values")
+    assert agent() == before
+    install(own_lab)
 
 
 def test_what_the_values_take_away_goes(own_lab: LabAddress, api: LabApi) -> None:
