@@ -5,6 +5,7 @@ are not believed: where a renewal looks old (or comes from the future) the Lease
 term. Electing is `workers/watch/lease.py`'s. Talks to `activities/kube`.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from activities.kube import errors, paths
 from activities.kube.client import JsonObject, KubeClient
 from activities.kube.errors import printable
 from activities.policy_file import NAMESPACE
-from workers.watch.lease import LEASE_NAME, RENEW_S, TERM_S
+from workers.cli.episodes import CLUSTER_VARIABLE
+from workers.watch.lease import CLUSTER_NOTE, LEASE_NAME, RENEW_S, TERM_S
 
 CLOCKS_DIFFER_S: Final = 600.0
 """What is older than this is old by any clock that a cluster works with: not watched."""
@@ -63,7 +65,7 @@ def read_writer(
         return Writer("", age_s, is_writing=False, problem=_nobody("the last one has ended"))
     lives = _version(lease) != first or (age_s is not None and abs(age_s) <= TERM_S)
     if lives:
-        return Writer(holder, _age_s(lease, now()), is_writing=True, problem="")
+        return Writer(holder, _age_s(lease, now()), is_writing=True, problem=_other_cluster(lease))
     ago = "never" if age_s is None else f"last {age_s:.0f} s ago"
     return Writer(holder, age_s, is_writing=False, problem=_nobody(f"{holder} renewed {ago}"))
 
@@ -83,6 +85,19 @@ def _nobody(why: str) -> str:
 
 def _is_odd(age_s: float | None) -> bool:
     return age_s is not None and TERM_S < abs(age_s) <= CLOCKS_DIFFER_S
+
+
+def _other_cluster(lease: JsonObject) -> str:
+    """What a person must know whose commands look for another cluster's workflows; "" = nothing."""
+    theirs = str((lease["metadata"].get("annotations") or {}).get(CLUSTER_NOTE, ""))
+    ours = os.environ.get(CLUSTER_VARIABLE, "")
+    if not theirs or not ours or theirs == ours:
+        return ""
+    return (
+        f"{CLUSTER_VARIABLE} is {printable(ours, 64)!r}, and watch works here as "
+        f"{printable(theirs, 64)!r}: phases, stories and answers are looked for in another cluster. "
+        f"Next: export {CLUSTER_VARIABLE}={printable(theirs, 64)}"
+    )
 
 
 def _age_s(lease: JsonObject, now: datetime) -> float | None:

@@ -62,6 +62,7 @@ class Verdict:
         pool: the node's pool; "" = out of scope.
         matches: what is reported, worst first.
         marker: our readable marker on the node, handed over or not.
+        is_spent: the mark is handed over and a person has put the node back to work: off with it.
         has_episode: the node has, or is to have, an open episode: it is told about.
         reflex: the match to quarantine at once for; None = none, or not permitted.
         would_reflex: as `reflex`, where fleetmend only observes.
@@ -78,6 +79,7 @@ class Verdict:
     pool: str
     matches: tuple[RuleMatch, ...] = ()
     marker: Marker | None = None
+    is_spent: bool = False
     has_episode: bool = False
     reflex: RuleMatch | None = None
     would_reflex: RuleMatch | None = None
@@ -96,11 +98,14 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     node = sight.node
     pool = policy.pool_of(node.labels)
     marker, unreadable = marker_or_problem(node)
+    is_in_scope = pool is not None and not node.is_control_plane and IGNORE not in node.annotations
+    permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
     if marker is not None and marker.handed_over:
-        return Verdict(pool.name if pool else "", marker=marker)
+        is_back = not node.unschedulable and is_in_scope and permit.refusal is None
+        return Verdict(pool.name if pool else "", marker=marker, is_spent=is_back)
     is_ours = marker is not None
     waits = waits_for(node, policy, arming) if is_newcomer(node) else ""
-    if pool is None or node.is_control_plane or IGNORE in node.annotations:
+    if pool is None or not is_in_scope:
         # Out of scope by now; an episode that is open all the same is told, so that it sees it.
         return Verdict("", marker=marker, has_episode=is_ours, waits=waits)
     if not is_registered(node) and not is_ours:
@@ -122,7 +127,6 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
             again_at=again_at,
         )
     due = _due(sight, matches)
-    permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
     is_observing = permit.refusal is Refusal.OBSERVING
     protection = decide_protection(Effect.MARK, node, sight.pods, policy)
     is_free = protection.refusal is None

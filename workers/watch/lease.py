@@ -23,6 +23,8 @@ LEASE_NAME: Final = "fleetmend-watch"
 TERM_S: Final = 4
 """A standby takes over after this long without a change. With RETRY_S and the requests it stays
 below the 5 s that are promised for a restart of watch (P10)."""
+CLUSTER_NOTE: Final = "fleetmend.io/cluster"
+"""Annotation of the Lease: FLEETMEND_CLUSTER of whoever writes it."""
 RENEW_S: Final = 1.0
 RETRY_S: Final = 0.25
 """How often a standby looks; one small GET."""
@@ -47,7 +49,12 @@ class WriterLease:
     """This replica's part in the election. `is_writer` may be asked from any thread."""
 
     def __init__(
-        self, client: KubeClient, namespace: str, identity: str, on_taken: Callable[[], None]
+        self,
+        client: KubeClient,
+        namespace: str,
+        identity: str,
+        cluster: str,
+        on_taken: Callable[[], None],
     ) -> None:
         """A lease that does nothing until `start`.
 
@@ -55,12 +62,14 @@ class WriterLease:
             client: kept for this alone, so that a slow list does not delay a renewal.
             namespace: of the Lease.
             identity: this replica's name, another one at each start.
+            cluster: the name in workflow ids, noted on the Lease for people's commands.
             on_taken: called in the lease's thread each time this replica becomes the writer.
         """
         self._client = client
         self._namespace = namespace
         self._path = paths.lease(namespace, LEASE_NAME)
         self._identity = identity
+        self._cluster = cluster
         self._on_taken = on_taken
         self._valid_until = float("-inf")
         self._observed = _Observed()
@@ -157,10 +166,12 @@ class WriterLease:
 
     def _body(self, spec: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        metadata = metadata or {"name": LEASE_NAME, "namespace": self._namespace}
+        notes = {**(metadata.get("annotations") or {}), CLUSTER_NOTE: self._cluster}
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": metadata or {"name": LEASE_NAME, "namespace": self._namespace},
+            "metadata": {**metadata, "annotations": notes},
             "spec": {
                 **spec,
                 "holderIdentity": self._identity,

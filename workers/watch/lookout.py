@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
@@ -36,6 +36,8 @@ from workflows.model.remediation.marks import is_marked
 MAX_LOOKS: Final = 5
 """How often one change is judged anew after conflicts; then the next tick goes on."""
 
+TAKE_OFF_AGAIN: Final = timedelta(seconds=2)
+"""After a request that failed: a spent mark keeps a fault from being answered."""
 ADMISSION: Final = "admission"
 """Before a new node's boot: in the place of a match's id, so that its run is started once a boot."""
 
@@ -233,6 +235,11 @@ class Lookout:
         last: tuple[RuleMatch, Attempt] | None = None
         for _ in range(MAX_LOOKS):
             verdict = self._judge(tracked, policy, now)
+            if verdict.is_spent:
+                if self._take_off(tracked, verdict, policy):
+                    continue
+                verdict = replace(verdict, again_at=now + TAKE_OFF_AGAIN)
+                break
             if verdict.reflex is None:
                 break
             attempt = self._hands.reflex.quarantine(tracked, verdict.reflex, policy, now)
@@ -248,6 +255,15 @@ class Lookout:
         else:
             verdict = self._judge(tracked, policy, now)
         return verdict, last
+
+    def _take_off(self, tracked: Tracked, verdict: Verdict, policy: Policy) -> bool:
+        """A handed-over mark of a node that is back at work; True = judge again, it has changed."""
+        result = self._hands.reflex.take_off(tracked, policy)
+        if result is Result.DONE and verdict.marker is not None:
+            self._telling.tell_taken_off(
+                tracked, verdict.marker, self._leave_alone(tracked, policy)
+            )
+        return result in (Result.DONE, Result.CHANGED)
 
     def _judge(self, tracked: Tracked, policy: Policy, now: datetime) -> Verdict:
         sight = Sight(
@@ -275,9 +291,14 @@ class Lookout:
             tracked.overruled = marks_of(match_rules(before, policy, datetime.now(UTC)))
         if tracked.reported is None and not is_marked(tracked.view):
             # It had been handed over: no episode is open that could hold.
-            matches = match_rules(tracked.view, policy, datetime.now(UTC))
-            undone = [match for match in matches if is_overruled(match, tracked.overruled)]
-            tracked.reported = frozenset(match.id for match in undone) or None
+            self._telling.tell_left_alone(tracked, self._leave_alone(tracked, policy))
+
+    def _leave_alone(self, tracked: Tracked, policy: Policy) -> list[RuleMatch]:
+        """What a person saw when they put the node back to work is reported no more; those matches."""
+        matches = match_rules(tracked.view, policy, datetime.now(UTC))
+        undone = [match for match in matches if is_overruled(match, tracked.overruled)]
+        tracked.reported = frozenset(match.id for match in undone) or None
+        return undone
 
     def _report(self, tracked: Tracked, verdict: Verdict, now: datetime) -> Report | None:
         """What is to be reported; None = nothing that was not reported before."""

@@ -121,7 +121,11 @@ class Watch:
         self._client = KubeClient.from_environment(process="watch", pool_size=6)
         self._lease_client = self._client.sibling(pool_size=1)
         self._lease = WriterLease(
-            self._lease_client, settings.namespace, settings.identity, self._note_taken
+            self._lease_client,
+            settings.namespace,
+            settings.identity,
+            settings.cluster,
+            self._note_taken,
         )
         self._notices = Notices(self._client, self.metrics)
         reflex = Reflex(self._client, self.fleet, self._lease.is_writer)

@@ -21,7 +21,13 @@ from workflows.model.amounts import nodes_of_share
 from workflows.model.detection.rules import RuleMatch
 from workflows.model.node import BadObject, parse_node
 from workflows.model.policy import Policy
-from workflows.model.remediation.marks import Marker, Quarantine, entry_marker, entry_patch
+from workflows.model.remediation.marks import (
+    Marker,
+    Quarantine,
+    entry_marker,
+    entry_patch,
+    exit_patch,
+)
 
 TIMEOUT: Final = CallTimeout(connect_s=1.0, read_s=2.0)
 """A patch that takes longer is asked about anew; every other node waits behind it."""
@@ -97,6 +103,35 @@ class Reflex:
                 self._doubtful[node.uid] = tracked.pool
             return Attempt(Result.FAILED, problem=str(error))
         return Attempt(Result.DONE, marker, used, cap)
+
+    def take_off(self, tracked: Tracked, policy: Policy) -> Result:
+        """Take a handed-over mark off a node that a person has put back to work.
+
+        The vetoes become what they were before it. Twice is once: the Node is then another than it
+        was judged to be.
+        """
+        node, marker = tracked.view, tracked.marker
+        if marker is None:
+            return Result.CHANGED
+        if not self._is_writer():
+            return Result.NOT_WRITER
+        try:
+            answer = self._client.patch(
+                paths.node(node.name),
+                exit_patch(node, marker),
+                kind=PatchKind.MERGE,
+                timeout=TIMEOUT,
+            )
+            self._fleet.put(parse_node(answer), policy, is_ours=True)
+        except errors.Conflict:
+            return self._look_again(tracked, policy).result
+        except errors.NotFound:
+            return Result.GONE
+        except (errors.ApiError, BadObject) as error:
+            # Applied or not: the stream shows which, and the next look decides on that.
+            _log.warning("mark_not_taken_off", node=node.name, uid=node.uid, problem=str(error))
+            return Result.FAILED
+        return Result.DONE
 
     def forget(self, uid: str) -> None:
         """The Node is gone: whatever was written on it takes no place any more."""

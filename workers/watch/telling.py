@@ -4,6 +4,8 @@ Owns the words, and that each is said once for each change. Decides nothing; `lo
 after it has acted. Talks to `notices.py` and the metrics.
 """
 
+from collections.abc import Sequence
+
 import structlog
 
 from workers.watch.fleet import Tracked
@@ -11,6 +13,7 @@ from workers.watch.judge import Verdict
 from workers.watch.metrics import Counter, Metrics
 from workers.watch.notices import Notice, Notices
 from workflows.model.detection.rules import RuleMatch
+from workflows.model.remediation.marks import Marker
 from workflows.model.remediation.permit import Refusal
 
 _log = structlog.get_logger(__name__)
@@ -29,6 +32,33 @@ class Telling:
         self._tell_withheld(tracked, verdict)
         self._tell_unreadable(tracked, verdict)
         self._tell_waiting(tracked, verdict)
+
+    def tell_taken_off(self, tracked: Tracked, marker: Marker, left: Sequence[RuleMatch]) -> None:
+        """A person has put a handed-over node back to work, and its mark is off."""
+        _log.info(
+            "mark_taken_off",
+            node=tracked.view.name,
+            uid=tracked.view.uid,
+            handed_over=marker.handed_over,
+        )
+        text = f"back at work by hand, watched again; it was handed over to {marker.handed_over}"
+        notice = Notice(tracked.ref, marker.episode, "BackInService", text, is_warning=False)
+        self._notices.tell(notice)
+        self.tell_left_alone(tracked, left)
+
+    def tell_left_alone(self, tracked: Tracked, left: Sequence[RuleMatch]) -> None:
+        """What stands on a node that a person has put back to work in sight of it."""
+        if not left:
+            return
+        _log.warning("left_alone", **_facts(tracked, left[0]), others=len(left) - 1)
+        said = "; ".join(match.text for match in left[:3])
+        text = (
+            f"a person has put it back to work in sight of this, so it is left alone for it: {said}. "
+            "It counts again once it clears and comes back, or after the next boot; anything else "
+            f"counts at once. Next: fleetmend validate {tracked.view.name}, or retire"
+        )
+        key = "|".join(match.id for match in left)
+        self._notices.tell(Notice(tracked.ref, key, "LeftAlone", text, is_warning=True))
 
     def _announce(self, tracked: Tracked, verdict: Verdict) -> None:
         """In observe mode: say once what would have been done."""

@@ -53,6 +53,10 @@ def test_a_watch_that_writes_is_named_and_one_that_was_killed_is_missed(
     told = fleetmend(lab, "status", "--json").json["writer"]
     assert told["is_writing"] is True
     assert told["problem"] == ""
+    # Another name in workflow ids finds no episode: the answers would be wrong, not missing.
+    other = fleetmend(lab, "status", environment={"FLEETMEND_CLUSTER": "another"})
+    assert f"watch works here as '{lab.cluster}'" in other.out.replace("\n", " ")
+    assert f"export FLEETMEND_CLUSTER={lab.cluster}" in other.out.replace("\n", " ")
     watch.kill()
     # Until its term has passed nobody can know.
     wait_until(lambda: read_writer(cluster.kube).problem, 30, "it is missed")

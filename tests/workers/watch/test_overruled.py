@@ -8,7 +8,7 @@ from tests.workers.watch.recorder import Recorder
 from tests.workers.watch.scene import Scene
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.rules import read_findings
-from workflows.model.remediation.marks import EPISODE
+from workflows.model.remediation.marks import EPISODE, Marker, Quarantine
 
 NOTHING_FOR_S = 1.5
 MACHINE_RULE = "machine-quarantined"
@@ -88,6 +88,71 @@ def test_fault_behind_an_unreadable_mark_is_reported_again_once_the_mark_is_off(
     wait_until(
         lambda: len(recorder.reports(node, uid)) == 2, 10, "it is reported again", saw=scene.tails
     )
+
+
+def test_handed_over_node_that_a_person_uncordons_loses_its_mark_and_is_watched_again(
+    scene: Scene,
+) -> None:
+    well, sick = scene.add("well", "sick")
+    scene.arm()
+    scene.writing_watch()
+    for node in (well, sick):
+        hand_over(scene, node)
+    scene.break_node(sick)
+    for node in (well, sick):
+        scene.cluster.patch_node(node, {"spec": {"unschedulable": None}})
+        wait_until(
+            lambda node=node: scene.cluster.marker(node) is None,  # type: ignore[misc]  # mypy infers no default argument
+            10,
+            f"the mark of {node} is off",
+            saw=scene.tails,
+        )
+    wait_until(lambda: "BackInService" in reasons(scene, well), 10, "it is told", saw=scene.tails)
+    wait_until(lambda: "LeftAlone" in reasons(scene, sick), 10, "it is told", saw=scene.tails)
+    assert "LeftAlone" not in reasons(scene, well)
+    stays_true(lambda: not scene.node(sick).unschedulable, NOTHING_FOR_S, "they saw this fault")
+    for node in (well, sick):
+        # What they did not see counts at once.
+        scene.nodes.inject(node, "gpu-lost", gpu=3)
+        scene.until_quarantined(node)
+
+
+def test_handed_over_mark_stays_where_fleetmend_may_not_write(scene: Scene) -> None:
+    """A pool that only observes, a paused node, and one that is still cordoned."""
+    cordoned, paused = scene.add("cordoned", "paused")
+    for node in (cordoned, paused):
+        hand_over(scene, node)
+    scene.writing_watch()
+    scene.cluster.patch_node(paused, {"spec": {"unschedulable": None}})
+    stays_true(lambda: scene.cluster.marker(paused), NOTHING_FOR_S, "it only observes")
+    scene.cluster.annotate(paused, pause="wait")
+    scene.arm()
+    stays_true(
+        lambda: scene.cluster.marker(paused) and scene.cluster.marker(cordoned),
+        NOTHING_FOR_S,
+        "one is paused and one is not back",
+    )
+    scene.cluster.annotate(paused, pause=None)
+    wait_until(lambda: scene.cluster.marker(paused) is None, 10, "it is off", saw=scene.tails)
+
+
+def hand_over(scene: Scene, node: str) -> None:
+    """As a retirement leaves a node."""
+    marker = Marker(
+        "ep-1",
+        scene.uids[node],
+        datetime.now(UTC),
+        "gpu-lost",
+        "gpu-lost",
+        Quarantine.CONFIRMED,
+        handed_over="operator:its fan is due",
+    )
+    marks = {"annotations": {EPISODE: marker.encode()}}
+    scene.cluster.patch_node(node, {"metadata": marks, "spec": {"unschedulable": True}})
+
+
+def reasons(scene: Scene, node: str) -> list[str]:
+    return [str(event["reason"]) for event in scene.events_about(node)]
 
 
 def test_record_of_an_overruled_fault_holds_until_the_next_boot(
