@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 LEVEL_VARIABLE: Final = "FLEETMEND_LOG_LEVEL"
-"""debug, info (default), warning or error."""
+"""The least level that is written; one of LEVELS."""
 OTLP_VARIABLE: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Where spans go (OTLP over HTTP); unset = no span is made or sent (OpenTelemetry's own name)."""
 
@@ -25,7 +25,8 @@ RUNG, ATTEMPT, XID = "rung", "attempt", "xid"
 FIELDS: Final = (NODE, UID, EPISODE, PHASE, RUNG, ATTEMPT, XID)
 """Field names that mean the same in every process, in the order in which they are written."""
 
-_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+DEFAULT_LEVEL: Final = "info"
 _CHATTY: Final = ("urllib3", "asyncio", "opentelemetry.context")
 _SDK_FIELDS: Final = {
     "workflow_id": "workflow",
@@ -83,12 +84,12 @@ def end_telemetry(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _level(environment: Mapping[str, str]) -> int:
-    name = environment.get(LEVEL_VARIABLE, "info").lower()
-    if name not in _LEVELS:
+    name = environment.get(LEVEL_VARIABLE, DEFAULT_LEVEL).lower()
+    if name not in LEVELS:
         raise TelemetryError(
-            f"{LEVEL_VARIABLE}: {name[:40]!r} is no level; use one of {', '.join(_LEVELS)}"
+            f"{LEVEL_VARIABLE}: {name[:40]!r} is no level; use one of {', '.join(LEVELS)}"
         )
-    return _LEVELS[name]
+    return LEVELS[name]
 
 
 def _set_up_logs(process: str, level: int) -> None:

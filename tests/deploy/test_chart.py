@@ -125,6 +125,14 @@ def test_a_value_that_is_allowed_and_seldom_meant_is_said(
     assert said in notes(values, namespace)
 
 
+def test_whoever_has_the_secret_already_is_not_told_to_make_it_again() -> None:
+    told = notes({"temporal": {"secret": "elsewhere"}}, NAMESPACE)
+    asked = told.index(f"kubectl -n {NAMESPACE} get secret elsewhere\n")
+    condition = told.index("If it is not there yet:")
+    made = told.index(f"kubectl -n {NAMESPACE} create secret generic elsewhere ")
+    assert asked < condition < made
+
+
 def notes(values: Object, namespace: str) -> str:
     """What helm tells whoever has installed the chart."""
     answer = helm(

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import pytest
 
+from tests.deploy.caller import Request, read_kubeconfig
 from tests.deploy.rendered import CHART
 from tests.harness.audit import AuditEvent, AuditLog, audit, whole_audit
-from workers.lab.address import NAMESPACE, LabAddress
+from tests.harness.waiting import wait_until
+from workers.lab.address import NAMESPACE, LabAccount, LabAddress
 from workers.lab.controlplane.api import LabApi
 from workers.lab.controlplane.chart import RELEASE, install_chart, lab_values, run_helm
 from workers.lab.controlplane.errors import ApiRequestFailed, ChartRejected
@@ -26,6 +28,9 @@ RIGHTS: Final = {"roles", "rolebindings", "clusterroles", "clusterrolebindings"}
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 CRD: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpumachines.fleetmend.io"
 RECORDS: Final = "/apis/fleetmend.io/v1alpha1/gpumachines"
+AGENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+WORKER: Final = f"system:serviceaccount:{NAMESPACE}:fleetmend-worker"
 OURS: Final = "app.kubernetes.io/part-of=fleetmend"
 COLLECTIONS: Final = (
     f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
@@ -170,6 +175,27 @@ def test_an_upgrade_changes_policies_in_place_before_the_rights_and_the_crd_with
     assert "(0.2.0)" not in policy["spec"]["validations"][11]["message"]
 
 
+def test_an_upgrade_that_reuses_the_values_takes_the_nulls_among_them(
+    own_lab: LabAddress, api: LabApi
+) -> None:
+    """Helm hands on what took a default away at the installation."""
+    limits = {"limits": {"memory": None}, "requests": None}
+    values = lab_values(own_lab)
+    selector = values["agent"]["nodeSelector"]
+    assert selector["nvidia.com/gpu.present"] is None
+    install(own_lab, agent={**values["agent"], "resources": limits})
+
+    def agent() -> Any:
+        found = api.request("GET", f"{AGENTS}/fleetmend-agent")
+        return found["spec"]["template"]["spec"]
+
+    before = agent()
+    assert before["nodeSelector"] == {k: v for k, v in selector.items() if v is not None}
+    helm(own_lab, "upgrade", RELEASE, str(CHART), "--reuse-values")
+    assert agent() == before
+    install(own_lab)
+
+
 def test_what_the_values_take_away_goes(own_lab: LabAddress, api: LabApi) -> None:
     install(own_lab, flowControl={"enabled": False}, networkPolicy={"enabled": False})
     assert not [name for name in left(api) if name.startswith(("flowschemas", "networkpolicies"))]
@@ -190,7 +216,7 @@ def test_a_refused_upgrade_leaves_policies_and_rights_as_they_were(
 
 
 def test_an_uninstallation_takes_rights_before_policies_and_keeps_the_records(
-    own_lab: LabAddress, api: LabApi
+    own_lab: LabAddress, api: LabApi, tmp_path: Path
 ) -> None:
     record = {
         "apiVersion": "fleetmend.io/v1alpha1",
@@ -219,6 +245,23 @@ def test_an_uninstallation_takes_rights_before_policies_and_keeps_the_records(
     first_right = min(e.received_at for e in helm_s_writes(log, RIGHTS, "patch"))
     names = {e.name for e in helm_s_writes(log, POLICIES, "patch") if e.answered_at < first_right}
     assert names == set(uids(api))
+
+    # The policies act again, and only on whom they are about.
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe"},
+        "spec": {
+            "serviceAccountName": "fleetmend-worker",
+            "containers": [{"name": "main", "image": "other:1"}],
+        },
+    }
+    request = Request("POST", f"{PODS}?dryRun=All", pod)
+    admin = read_kubeconfig(own_lab.kubeconfig(LabAccount.ADMIN), tmp_path)
+    worker = admin.impersonating(WORKER, "system:masters")
+    wait_until(lambda: "'fleetmend-worker-pods'" in worker.send(request).message, 30, "it acts")
+    assert "fleetmend-worker-pods/4:" in worker.send(request).message
+    assert admin.send(request).code == 201
 
 
 def test_a_second_release_in_another_namespace_is_refused(own_lab: LabAddress, api: LabApi) -> None:

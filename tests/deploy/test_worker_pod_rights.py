@@ -259,24 +259,6 @@ def test_worker_creates_no_pod_outside_its_namespace(
     assert_refused(unleashed, "fleetmend-worker-pods/1:")
 
 
-def test_no_pod_is_created_while_the_release_names_no_image(world: World, node: SimNode) -> None:
-    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/fleetmend-release"
-    try:
-        world.admin.delete(path)
-        request = Request("POST", f"{PODS}?dryRun=All", node_task(node.name, "inventory"))
-        worker = world.account("fleetmend-worker")
-        world.wait_until(
-            lambda: "no params found" in worker.send(request).message, "the missing release is seen"
-        )
-    finally:
-        world.admin.post(path.rpartition("/")[0], release())
-        world.wait_until(lambda: worker.send(request).code == 201, "the release is seen again")
-
-
-def release() -> dict[str, Any]:
-    return {"metadata": {"name": "fleetmend-release"}, "data": {"image": IMAGE}}
-
-
 def test_worker_evicts_a_pod_by_its_uid(worker: Caller, victim: Any) -> None:
     answer = worker.send(eviction(victim, victim["metadata"]["uid"]))
     assert answer.code == 201, answer

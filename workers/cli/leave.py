@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rich.markup import escape
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecution
 
 from activities.kube import errors, paths
 from activities.kube.client import Selector
@@ -26,9 +26,12 @@ from workers.cli.episodes import read_cluster
 from workers.cli.outcome import CommandError, ExitCode, console, refused, write_json
 from workers.cli.temporal import NotThere, bounded, connected
 from workers.tables import plain_table
+from workflows.model.detection.finding import FINDINGS_ANNOTATION
+from workflows.model.detection.rules import AGENT_CONDITIONS
 from workflows.model.identity import sweep_workflow_id, task_queue, validation_workflow_id
 from workflows.model.node import BadObject, NodeView, parse_node
 from workflows.model.remediation.admission import STARTUP_TAINT, is_newcomer
+from workflows.model.remediation.arming import ARMING_CONFIG_MAP
 from workflows.model.remediation.marks import (
     exit_patch,
     is_marked,
@@ -43,8 +46,19 @@ MAX_RUNS: Final = 10_000
 TO: Final = "operator"
 ACCESS_REVIEWS: Final = ("authorization.k8s.io/v1", "selfsubjectaccessreviews")
 STAYS: Final = (
-    "GPUMachines and their CRD (strikes, baselines): kubectl delete crd gpumachines.fleetmend.io",
-    f"in namespace {NAMESPACE}: ConfigMaps fleetmend-arming and fleetmend-guard, Lease fleetmend-watch",
+    (
+        "GPUMachines and their CRD (strikes, baselines; each keeps the phase that it is in): "
+        "kubectl delete crd gpumachines.fleetmend.io"
+    ),
+    (
+        f"on GPU nodes: the agents' last word, conditions {', '.join(AGENT_CONDITIONS)} (nobody "
+        f"renews them; they go with the Node) and annotation {FINDINGS_ANNOTATION}: "
+        f"kubectl annotate nodes --all {FINDINGS_ANNOTATION}-"
+    ),
+    (
+        f"in namespace {NAMESPACE}: ConfigMaps {ARMING_CONFIG_MAP} (its pauses hold again after a "
+        "new installation) and fleetmend-guard, Lease fleetmend-watch"
+    ),
     "in Temporal: closed histories, search attributes",
 )
 """Whatever is done, an uninstallation takes these not away."""
@@ -185,13 +199,17 @@ def _end_runs(cluster: str, by: Caller) -> Ended:
 
     try:
         return Ended(asyncio.run(work()))
-    except CommandError as error:
+    except (CommandError, NotThere) as error:
         return Ended(problem=str(error))
 
 
 async def _terminate(client: Client, cluster: str, reason: str) -> int:
     query = f"TaskQueue = '{task_queue(cluster)}' AND ExecutionStatus = 'Running'"
-    runs = [run async for run in client.list_workflows(query, limit=MAX_RUNS)]
+
+    async def listed() -> list[WorkflowExecution]:
+        return [run async for run in client.list_workflows(query, limit=MAX_RUNS)]
+
+    runs = await bounded(listed(), "listing what runs")
     ended = 0
     for run in runs:
         handle = client.get_workflow_handle(run.id, run_id=run.run_id)
@@ -226,13 +244,10 @@ def _show(
     else:
         out.print("no node carries a mark of fleetmend's")
     if done:
-        out.print(f"no pool is armed; {ended.runs} runs ended in Temporal, and the Schedules")
-    if ended.problem:
-        out.print(
-            f"[yellow]Temporal's runs and Schedules stay ({escape(ended.problem)}); "
-            "run `fleetmend leave --yes` again[/]",
-            soft_wrap=True,
+        temporal = (
+            "" if ended.problem else f"; {ended.runs} runs ended in Temporal, and the Schedules"
         )
+        out.print(f"no pool is armed{temporal}")
     if newcomers:
         out.print(
             f"the taint {STARTUP_TAINT} stays on {escape(', '.join(newcomers))}: nobody takes it off "
@@ -241,7 +256,9 @@ def _show(
         )
     if tasks:
         out.print(f"node tasks still run: {escape(', '.join(tasks))}", soft_wrap=True)
-    out.print("an uninstallation leaves: " + escape("; ".join(STAYS)), soft_wrap=True)
+    out.print("an uninstallation leaves:")
+    for line in STAYS:
+        out.print(f"- {escape(line)}", soft_wrap=True)
     if not done:
         out.print("nothing was changed; to do it: fleetmend leave --yes")
     elif left:
@@ -249,5 +266,12 @@ def _show(
             "a node that is handed over goes back to work with: kubectl uncordon NODE; kubectl "
             "annotate node NODE fleetmend.io/episode- karpenter.sh/do-not-disrupt- "
             "karpenter.sh/do-not-repair-",
+            soft_wrap=True,
+        )
+    if ended.problem:
+        # Last: of a long log a pod keeps the end as its message.
+        out.print(
+            f"[yellow]Temporal's runs and Schedules stay ({escape(ended.problem)}); "
+            "run `fleetmend leave --yes` again[/]",
             soft_wrap=True,
         )

@@ -5,10 +5,14 @@ process reads its own (`activities.policy_reader`); which file that is, is `acti
 """
 
 from pathlib import Path
+from typing import Final
 
 from activities.policy_reader import read_policy_file
 from workers.cli.outcome import refused, write_json, write_lines
 from workflows.model.policy import Policy, PolicyError
+
+CHART_FIELD: Final = "policy"
+"""Under this name the chart's values (deploy/chart/values.yaml) hold the policy."""
 
 
 def check(path: Path, *, as_json: bool) -> None:
@@ -20,7 +24,7 @@ def check(path: Path, *, as_json: bool) -> None:
     try:
         policy = read_policy_file(path)
     except PolicyError as error:
-        defects = str(error).splitlines()
+        defects = [_explained(line, path) for line in str(error).splitlines()]
         facts = {"file": str(path), "valid": False, "defects": defects}
         raise refused("\n".join(defects), **facts) from error
     is_built_in = policy == Policy()
@@ -32,6 +36,15 @@ def check(path: Path, *, as_json: bool) -> None:
     line = f"{path}: valid; {len(policy.pools)} pools ({pools}), {len(policy.rules)} rules"
     # An empty file too: it is valid, and not what somebody who forgot to fill it means.
     write_lines([line + ("; this is the built-in policy" if is_built_in else "")])
+
+
+def _explained(defect: str, path: Path) -> str:
+    """The defect, and what it comes from if the file is not a policy but contains one."""
+    if not defect.startswith(f"{path}: {CHART_FIELD}: no such field"):
+        return defect
+    return (
+        f"{defect}; this looks like values of the chart: give it what stands below `{CHART_FIELD}:`"
+    )
 
 
 def schema() -> None:

@@ -19,6 +19,21 @@ meta.helm.sh/release-name: {{ .Release.Name }}
 meta.helm.sh/release-namespace: {{ .Release.Namespace }}
 {{- end }}
 
+{{/*
+Take out of a map what is null. Null takes a default away: at an installation Helm does that, at `upgrade --reuse-values` it hands the
+null on.
+*/}}
+{{- define "fleetmend.forget-nulls" -}}
+{{- $map := . -}}
+{{- range $key, $value := $map -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $map $key -}}
+{{- else if kindIs "map" $value -}}
+{{- include "fleetmend.forget-nulls" $value -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "fleetmend.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}

@@ -4,6 +4,7 @@ What watch and worker have in common. Called with a dict: root (the chart's cont
 */}}
 {{- define "fleetmend.deployment" -}}
 {{- $values := index .root.Values .component -}}
+{{- include "fleetmend.forget-nulls" $values -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:

@@ -5,6 +5,7 @@ In a lab of its own: it ends whatever runs in Temporal for its cluster, and disa
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from tests.harness.audit import audit
 from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
 from tests.harness.nodes import TestNodes, test_nodes
+from tests.harness.policies import write_policy
 from tests.harness.processes import CliAnswer, fleetmend
 from tests.harness.waiting import stays_true, wait_until
 from workers.cli.outcome import ExitCode
@@ -26,6 +28,8 @@ from workers.lab.controlplane.install import service_account_kubeconfig
 from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.settings import AuditMode, LabSettings
 from workers.temporal_connection import connect_or_explain, read_target
+from workflows.model.detection.finding import FINDINGS_ANNOTATION
+from workflows.model.detection.rules import AGENT_CONDITIONS
 from workflows.model.identity import sweep_workflow_id, task_queue, validation_workflow_id
 from workflows.model.remediation.marks import EPISODE
 
@@ -128,7 +132,10 @@ async def test_every_marked_node_is_handed_over_and_nothing_acts_any_more(
     assert cluster.marker(well) is None
     assert cluster.arming().armed == ()
     assert done.json["temporal"]["runs"] >= 2
-    assert any("GPUMachines" in line for line in done.json["stays"])
+    stays = " ".join(done.json["stays"])
+    for named in ("GPUMachines", "the phase that it is in", *AGENT_CONDITIONS, FINDINGS_ANNOTATION):
+        assert named in stays
+    assert "pauses hold again" in stays
     client = await temporal(lab)
     for name in (sweep_workflow_id(lab.cluster), validation_workflow_id(lab.cluster)):
         with pytest.raises(RPCError) as refusal:
@@ -144,6 +151,28 @@ async def test_every_marked_node_is_handed_over_and_nothing_acts_any_more(
     assert again.code == ExitCode.OK, again.out + again.err
     becomes = {one["node"]: one["becomes"] for one in again.json["nodes"]}
     assert becomes == {sick: f"it has been handed over ({marker.handed_over})"}
+
+
+def test_a_node_that_people_have_keeps_the_reason_for_which_they_got_it(
+    fleet: Fleet, nodes: TestNodes, leave: Callable[..., CliAnswer], tmp_path: Path
+) -> None:
+    node = nodes.add("a", POOL)
+    fleet.cluster.arm(POOL)
+    policy = tmp_path / "policy.yaml"
+    write_policy(policy, [POOL])
+    words = ("retire", node, "--reason", "its fan is due")
+    told = fleetmend(fleet.lab, *words, environment={"FLEETMEND_POLICY": str(policy)})
+    assert told.code == ExitCode.OK, told.err
+
+    def handed_over() -> str:
+        marker = fleet.cluster.marker(node)
+        return marker.handed_over if marker else ""
+
+    wait_until(handed_over, 60, "it is handed over")
+    before = handed_over()
+    assert "its fan is due" in before
+    assert leave("--yes", "--reason", "the cluster goes").code == ExitCode.OK
+    assert handed_over() == before
 
 
 async def test_without_temporal_nodes_are_handed_over_and_what_stays_there_is_said(

@@ -11,6 +11,10 @@ from workers.cli.policy import check
 
 DEFECTS = {
     "unknown field": ("poools: []", ["poools", "no such field", "policy schema"]),
+    "values of the chart": (
+        "cluster: here\npolicy: {pools: []}\n",
+        ["policy: no such field", "looks like values of the chart", "what stands below `policy:`"],
+    ),
     "not a mapping": ("- a\n- b", ["expected a mapping", "list"]),
     "no YAML": ("pools: [", ["not YAML", "line 1"]),
     "a pool's name": ("pools: [{name: A_B, selector: {a: b}}]", ["pools.0.name", "'A_B'"]),

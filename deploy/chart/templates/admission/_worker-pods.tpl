@@ -5,9 +5,9 @@
 # anything there that the release doesn't carry. So this is a list of what a node task is, and everything else is refused:
 # fields that Kubernetes adds later are refused too until somebody has looked at them.
 #
-# The image stands in ConfigMap fleetmend-release, key `image`; whoever installs a release writes it (in
-# production by digest). Without it, no pod can be created. The worker can't write it (rights/worker.yaml, and
-# admission/_names.tpl).
+# The image stands in the policy itself, as the release has it (in production by digest), and not in a parameter: an API server that
+# has seen a policy with a parameter go, and come back with the next installation, finds the parameter no more until it is restarted
+# (Kubernetes 1.36.3), and without it refuses every pod of the cluster, whoever creates it, before it looks at matchConditions.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -16,7 +16,6 @@ metadata:
   annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   failurePolicy: Fail
-  paramKind: {apiVersion: v1, kind: ConfigMap}
   matchConstraints:
     matchPolicy: Equivalent
     resourceRules:
@@ -29,7 +28,7 @@ spec:
       expression: request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fleetmend-worker'
   variables:
     - name: image
-      expression: "has(params.data) && 'image' in params.data ? params.data['image'] : ''"
+      expression: "'{{ include "fleetmend.image" . }}'"
     - name: kinds
       expression: "['inventory', 'reboot', 'diagnose', 'kernel-log']"
     - name: container
@@ -68,9 +67,9 @@ spec:
     - expression: size(object.spec.containers) == 1
       reason: Forbidden
       message: "fleetmend-worker-pods/3: a node task has exactly one container"
-    - expression: variables.image != '' && variables.container.image == variables.image
+    - expression: variables.container.image == variables.image
       reason: Forbidden
-      message: "fleetmend-worker-pods/4: a node task runs the release's image (ConfigMap fleetmend-release, key image)"
+      message: "fleetmend-worker-pods/4: a node task runs the release's image"
     - expression: >-
         size(variables.command) == 3 && variables.command[0] == 'fleetmend' && variables.command[1] == 'node-task'
         && variables.kind in variables.kinds
@@ -151,14 +150,9 @@ metadata:
   annotations: {{- include "fleetmend.owner" . | nindent 4 }}
 spec:
   policyName: fleetmend-worker-pods
-  paramRef:
-    name: fleetmend-release
-    namespace: {{ .Release.Namespace }}
-    parameterNotFoundAction: Deny
   validationActions: [Deny]
 ---
-# The worker's other doors to pods. Apart from the policy above, because these must not depend on the release's ConfigMap:
-# drains and clean-up go on without it.
+# The worker's other doors to pods.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
