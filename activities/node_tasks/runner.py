@@ -41,6 +41,11 @@ from workflows.model.remediation.permit import Effect
 
 RELEASE_CONFIG_MAP: Final = "fleetmend-release"
 IMAGE_KEY: Final = "image"
+IMAGE_RULE: Final = "fleetmend-worker-pods/4:"
+"""Of deploy/chart: the image is the release's. Between the two objects of an upgrade that say which, no
+task can be made; one that would have certified a node is asked for again."""
+IMAGE_TRIES: Final = 20
+IMAGE_AGAIN_S: Final = 3.0
 START_SHARE: Final = 0.5
 """Part of the deadline (without the diagnostic's own time) within which the container must have started: what has not, rarely will."""
 LOOK_S: Final = 0.25
@@ -240,6 +245,10 @@ class _TaskRun:
                 raise
             return None  # the caller finds it, and looks whether it is ours
         except (Forbidden, Invalid) as error:
+            if IMAGE_RULE in str(error) and activity.info().attempt < IMAGE_TRIES:
+                raise errors.try_again(
+                    f"an upgrade is changing the image of node tasks: {error}", IMAGE_AGAIN_S
+                ) from error
             return _unknown(f"the task's pod was refused, nothing was asked for: {error}")
         self._tell(read_task_pod(created), at_once=True)
         return None

@@ -22,6 +22,7 @@ BUSY_FACTOR = 3
 """Where the bare start of a command takes seconds, the machine is busy with other things; then
 the bound is this many starts."""
 BUSY_S = 60.0
+TRIES = 3
 
 
 @contextmanager
@@ -42,28 +43,35 @@ def start_s(lab: LabAddress) -> float:
     return time.monotonic() - begun
 
 
-def timed(
-    lab: LabAddress, *words: str, environment: Mapping[str, str] | None = None
-) -> tuple[CliAnswer, float]:
-    begun = time.monotonic()
-    answer = fleetmend(
-        lab,
-        *words,
-        environment=environment,
-        timeout_s=PATIENCE_S + BUSY_S,
-        start_by=start_cold,
+def told(
+    lab: LabAddress, start_s: float, *words: str, environment: Mapping[str, str] | None = None
+) -> CliAnswer:
+    """The command's answer, which comes in time; a moment in which the machine is busier is borne."""
+    took_s: list[float] = []
+    while len(took_s) < TRIES:
+        begun = time.monotonic()
+        answer = fleetmend(
+            lab,
+            *words,
+            environment=environment,
+            timeout_s=PATIENCE_S + BUSY_S,
+            start_by=start_cold,
+        )
+        took_s.append(time.monotonic() - begun)
+        if took_s[-1] < max(PATIENCE_S, BUSY_FACTOR * start_s):
+            return answer
+    raise AssertionError(
+        f"an explanation takes {took_s} s; a command starts within {start_s:.2f} s"
     )
-    return answer, time.monotonic() - begun
 
 
 def test_temporal_refused(lab: LabAddress, nobody: str, start_s: float) -> None:
-    answer, took_s = timed(
-        lab, "pause", "--fleet", "--reason", "x", environment={"TEMPORAL_ADDRESS": nobody}
+    answer = told(
+        lab, start_s, "pause", "--fleet", "--reason", "x", environment={"TEMPORAL_ADDRESS": nobody}
     )
     # The ConfigMap is the truth: the pause holds although the guard could not be told.
     assert answer.code == ExitCode.OK
     assert f"cannot reach Temporal at {nobody}" in answer.out.replace("\n", " ")
-    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
     assert fleetmend(lab, "resume", "--fleet").code == ExitCode.OK
 
 
@@ -72,21 +80,19 @@ def test_a_word_that_needs_temporal_ends_with_3(
     lab: LabAddress, nobody: str, start_s: float, a_node: str, words: tuple[str, str]
 ) -> None:
     command = [word.format(node=a_node) for word in words]
-    answer, took_s = timed(lab, *command, "--json", environment={"TEMPORAL_ADDRESS": nobody})
+    answer = told(lab, start_s, *command, "--json", environment={"TEMPORAL_ADDRESS": nobody})
     assert answer.code == ExitCode.UNREACHABLE
     assert nobody in answer.json["error"]
     assert "TEMPORAL_ADDRESS" in answer.json["error"]
-    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
 
 
 def test_temporal_hung(lab: LabAddress, lab_hands: Lab, start_s: float, a_node: str) -> None:
     with frozen(lab_hands, Component.TEMPORAL):
-        answer, took_s = timed(lab, "retire", a_node)
+        answer = told(lab, start_s, "retire", a_node)
     assert answer.code == ExitCode.UNREACHABLE
     assert lab.temporal_address in answer.err
     assert "no answer within" in answer.err
     assert "Next:" in answer.err
-    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
 
 
 def test_status_without_temporal_tells_what_the_cluster_knows(
@@ -108,19 +114,17 @@ def test_node_without_temporal_tells_what_the_cluster_knows(
 
 
 def test_cluster_refused(lab: LabAddress, nobody: str, start_s: float, elsewhere: str) -> None:
-    answer, took_s = timed(lab, "status", environment={"KUBECONFIG": elsewhere})
+    answer = told(lab, start_s, "status", environment={"KUBECONFIG": elsewhere})
     assert answer.code == ExitCode.UNREACHABLE
     assert nobody in answer.err
     assert "KUBECONFIG" in answer.err
-    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
 
 
 def test_cluster_hung(lab: LabAddress, lab_hands: Lab, start_s: float) -> None:
     with frozen(lab_hands, Component.API_SERVER):
-        answer, took_s = timed(lab, "status")
+        answer = told(lab, start_s, "status")
     assert answer.code == ExitCode.UNREACHABLE
     assert lab.api_url in answer.err
-    assert took_s < max(PATIENCE_S, BUSY_FACTOR * start_s)
 
 
 def test_a_missing_kubeconfig_is_named(lab: LabAddress) -> None:

@@ -1,0 +1,60 @@
+"""In the middle of an upgrade the policy and the ConfigMap name different images for node tasks."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.kube import paths
+from activities.kube.client import PatchKind
+from activities.node_tasks.runner import (
+    IMAGE_AGAIN_S,
+    IMAGE_KEY,
+    IMAGE_TRIES,
+    RELEASE_CONFIG_MAP,
+)
+from tests.activities.desk import Desk
+from tests.harness.cluster import Cluster
+from tests.harness.nodes import TestNodes
+from workflows.contracts import errors
+from workflows.contracts.kube import Owner
+from workflows.contracts.node_tasks import INVENTORY, NodeTaskRequest
+from workflows.model.identity import NodeRef
+from workflows.model.node_task import Result, TaskKind
+
+PATH = paths.config_map("fleetmend", RELEASE_CONFIG_MAP)
+
+
+@pytest.fixture
+def _another_image(cluster: Cluster) -> Iterator[None]:
+    """The ConfigMap already, or still, names another image than the policy."""
+    before = cluster.kube.get(PATH)["data"][IMAGE_KEY]
+    name(cluster, "fleetmend:another")
+    yield
+    name(cluster, before)
+
+
+def name(cluster: Cluster, image: str) -> None:
+    cluster.kube.patch(PATH, {"data": {IMAGE_KEY: image}}, kind=PatchKind.MERGE)
+
+
+@pytest.mark.usefixtures("_another_image")
+def test_a_task_is_asked_for_again_until_both_name_the_same(
+    desk: Desk, cluster: Cluster, nodes: TestNodes, pool: str
+) -> None:
+    node = nodes.add("a", pool)
+    owner = Owner(NodeRef(node, cluster.node(node).uid), f"ep-{node}")
+    request = NodeTaskRequest(owner, TaskKind.INVENTORY, "count", 30)
+    with pytest.raises(ApplicationError, match="an upgrade is changing the image") as told:
+        desk.do(INVENTORY, request)
+    assert (told.value.type, told.value.non_retryable) == (errors.API_FAILED, False)
+    assert told.value.next_retry_delay is not None
+    assert told.value.next_retry_delay.total_seconds() == IMAGE_AGAIN_S
+    # For ever would be a step without an end: then it cannot be told.
+    last = ActivityEnvironment()
+    last.info = replace(last.info, attempt=IMAGE_TRIES)
+    answer = desk.do(INVENTORY, request, environment=last)
+    assert answer.result is Result.UNKNOWN
+    assert "fleetmend-worker-pods/4" in answer.detail
