@@ -29,10 +29,11 @@ LAB_DIRECTORY = "lab"
 
 BEGIN = (
     "chaos/test_anything_killed.py",
+    "workers/control/test_validation_year.py",
     "chaos/test_temporal_away.py",
     "activities/test_faults_at_each_call.py",
 )
-"""The longest files of `make test-long`. The second and the third mostly wait (outages, answers that never
+"""The longest files of `make test-long`. All but the first mostly wait (ticks, outages, answers that never
 come), which leaves the cores to the first and to what comes after it."""
 LONGEST_FIRST = ("chaos", "scenarios", "workers", "workflows", "replay", "lab", "activities")
 """Folders whose files keep a process for minutes: one that began last would be waited for alone."""
