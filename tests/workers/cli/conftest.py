@@ -9,6 +9,7 @@ import pytest
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import test_nodes
 from tests.harness.policies import write_policy
+from tests.harness.processes import Processes, processes
 from workers.lab.address import LabAccount, LabAddress
 
 POOL = "cli"
@@ -36,6 +37,19 @@ def a_node(request: pytest.FixtureRequest, lab: LabAddress, cluster: Cluster) ->
 
     with test_nodes(lab, cluster, unique) as nodes:
         yield nodes.add("node", POOL)
+
+
+@pytest.fixture(scope="module")
+def running(
+    lab: LabAddress, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Processes]:
+    """Watch and worker for the module, and the pool armed."""
+    cluster.arm(POOL)
+    with processes(lab, tmp_path_factory.mktemp("processes")) as own:
+        own.watch()
+        own.worker()
+        yield own
+    cluster.disarm(POOL)
 
 
 @pytest.fixture

@@ -1,32 +1,18 @@
 """What people can do next: with a node that was handed over to them, and under a pause."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
-from tests.harness.processes import Processes, fleetmend, processes
+from tests.harness.processes import Processes, fleetmend
 from tests.harness.waiting import wait_until
 from tests.workers.cli.conftest import POOL
 from workers.cli.outcome import ExitCode
 from workers.lab.address import LabAddress
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def running(
-    lab: LabAddress, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Processes]:
-    """Watch and worker for the module, and the pool armed."""
-    cluster.arm(POOL)
-    with processes(lab, tmp_path_factory.mktemp("processes")) as own:
-        own.watch()
-        own.worker()
-        yield own
-    cluster.disarm(POOL)
 
 
 def handed_over_to(cluster: Cluster, node: str) -> str:

@@ -1,13 +1,11 @@
 """A person's words to a node's episode, through the command line to the real workflow."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.harness.audit import AuditLog
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
-from tests.harness.processes import Processes, fleetmend, processes
+from tests.harness.processes import Processes, fleetmend
 from tests.harness.waiting import wait_until
 from tests.harness.work import Work
 from tests.workers.cli.conftest import POOL
@@ -17,19 +15,6 @@ from workers.lab.kubelet.spec import NodeKind
 from workflows.model.remediation.marks import EPISODE
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def running(
-    lab: LabAddress, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Processes]:
-    """Watch and worker for the module, and the pool armed."""
-    cluster.arm(POOL)
-    with processes(lab, tmp_path_factory.mktemp("processes")) as own:
-        own.watch()
-        own.worker()
-        yield own
-    cluster.disarm(POOL)
 
 
 def test_retire_without_an_episode_drains_and_hands_over(
