@@ -29,7 +29,6 @@ from activities.machines.record import baseline_of
 from activities.node_tasks.leftovers import remove_leftovers
 from activities.sources import Sources
 from workflows.contracts.guard import SweepRequest, Swept, Unbaselined
-from workflows.contracts.kube import Owner
 from workflows.contracts.messages import HeldMarks, Opening
 from workflows.model.identity import NodeRef, guard_workflow_id, machine_id, workflow_id
 from workflows.model.node import BadObject, NodeView, PodView, parse_instant, parse_node
@@ -38,7 +37,7 @@ from workflows.model.remediation.admission import is_due, is_newcomer, is_regist
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
 from workflows.model.remediation.marks import is_marked
-from workflows.model.remediation.permit import Claim, Effect, decide_permit
+from workflows.model.remediation.permit import Effect, may_mark
 from workflows.model.remediation.protection import decide_protection
 
 REMEDIATION_WORKFLOW: Final = "RemediateNode"
@@ -255,10 +254,7 @@ def _is_healthy(node: NodeView, seen: _Seen) -> bool:
         return False
     if node.unschedulable or node.deleting:
         return False
-    owner = Owner(NodeRef(node.name, node.uid), "")
-    claim = Claim(owner.episode, owner.node.uid)
-    permit = decide_permit(Effect.MARK, node, claim, seen.arming, seen.policy)
-    if permit.refusal is not None:
+    if may_mark(node, seen.arming, seen.policy).refusal is not None:
         return False
     if decide_protection(Effect.MARK, node, seen.protected, seen.policy).refusal is not None:
         return False

@@ -18,6 +18,7 @@ from tests.harness.karpenter import KarpenterHands, karpenter_hands
 from tests.harness.nodes import TestNodes, test_nodes
 from tests.harness.processes import Processes, processes
 from workers.lab.address import LabAddress
+from workers.lab.controlplane.api import LabApi
 from workers.lab.controlplane.errors import LabError
 from workers.lab.controlplane.lab import Lab, start_lab, stop_lab
 from workers.lab.controlplane.settings import AuditMode, LabSettings
@@ -88,6 +89,14 @@ def own_cluster(own_lab: LabAddress) -> Iterator[Cluster]:
     hands = cluster_of(own_lab)
     yield hands
     hands.kube.close()
+
+
+@pytest.fixture
+def api(own_lab: LabAddress) -> Iterator[LabApi]:
+    """Plain requests to the same lab, as its administrator."""
+    requests = LabApi(own_lab)
+    yield requests
+    requests.close()
 
 
 @pytest.fixture

@@ -61,13 +61,6 @@ def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
 
 
 @pytest.fixture
-def api(own_lab: LabAddress) -> Iterator[LabApi]:
-    api = LabApi(own_lab)
-    yield api
-    api.close()
-
-
-@pytest.fixture
 def newer(tmp_path: Path) -> Path:
     """A changed version of the chart: wider rights, a stricter policy, a CRD with one more column."""
     chart = tmp_path / "chart"

@@ -45,13 +45,6 @@ def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
 
 
 @pytest.fixture
-def api(own_lab: LabAddress) -> Iterator[LabApi]:
-    api = LabApi(own_lab)
-    yield api
-    api.close()
-
-
-@pytest.fixture
 def unreachable(own_lab: LabAddress, api: LabApi, unused_tcp_port: int) -> str:
     """The chart is installed, and nobody listens where its Secret says that Temporal is."""
     address = f"127.0.0.1:{unused_tcp_port}"

@@ -17,13 +17,6 @@ from workers.lab.controlplane.lab import start_lab, stop_lab
 from workers.lab.controlplane.settings import LabSettings
 
 
-@pytest.fixture
-def api(own_lab: LabAddress) -> Iterator[LabApi]:
-    api = LabApi(own_lab)
-    yield api
-    api.close()
-
-
 @pytest.fixture(scope="module")
 def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
     """A lab without the chart, so that other charts can be its release."""

@@ -24,7 +24,7 @@ from workflows.model.amounts import nodes_of_share
 from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import DrainWay, Policy, Pool
-from workflows.model.remediation.arming import FLEET, Arming, Entry
+from workflows.model.remediation.arming import FLEET, Arming, Entry, scope_in_words
 from workflows.model.remediation.ladder import rungs_for
 from workflows.model.remediation.marks import IGNORE, PAUSE, is_on_karpenter
 from workflows.model.remediation.permit import Effect, Refusal
@@ -148,7 +148,7 @@ def change_pause(scope: str, *, paused: bool, reason: str, as_json: bool) -> Non
         facts = {"scope": scope, "paused": paused, "guard_told": not problem}
         write_json({**facts, "doubt": doubt})
         return
-    what = "the fleet" if scope == FLEET else f"pool {scope}"
+    what = scope_in_words(scope)
     state = (
         "is paused: nothing new is drained or rebooted; marks and giving back go on"
         if paused
@@ -253,7 +253,7 @@ def _with_pause(now: Arming, scope: str, by: Caller, *, paused: bool) -> Arming:
 
 def _refuse_needless(reader: ClusterReader, scope: str, *, paused: bool) -> None:
     if not paused and all(entry.scope != scope for entry in reader.arming().paused):
-        what = "the fleet" if scope == FLEET else f"pool {scope}"
+        what = scope_in_words(scope)
         raise refused(f"{what} is not paused; see: fleetmend status")
 
 

@@ -39,16 +39,14 @@ def after_hand_over(node: NodeView) -> str:
 
 def paused_by(pool: str, arming: Arming) -> str:
     """Each pause that keeps a pool's nodes from being drained or rebooted, and what lifts it."""
-    pauses = [entry for entry in arming.paused if entry.scope in (FLEET, pool)]
-    return "; ".join(map(_pause, pauses))
+    return "; ".join(map(_pause, arming.pauses_of(pool)))
 
 
 def _pause(entry: Entry) -> str:
-    what = "the fleet" if entry.scope == FLEET else f"pool {entry.scope}"
     option = "--fleet" if entry.scope == FLEET else f"--pool {entry.scope}"
     why = f": {printable(entry.reason, MAX_WORDS)}" if entry.reason else ""
     return (
-        f"{what} is paused by {printable(entry.by, MAX_WORDS)}{why}; next: fleetmend resume "
+        f"{entry.what} is paused by {printable(entry.by, MAX_WORDS)}{why}; next: fleetmend resume "
         f"{option}"
     )
 

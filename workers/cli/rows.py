@@ -26,6 +26,7 @@ from workflows.model.remediation.protection import decide_protection
 HEALTHY = "-"
 """In place of a phase: no episode is open."""
 NOT_ADMITTED = "not admitted yet"
+WAITS = "waits"
 DISRUPTS_NEXT = (Phase.QUARANTINED, Phase.DRAINED)
 """Phases after which the next step drains or reboots, as far as the policy has any for the fault."""
 
@@ -58,7 +59,14 @@ class Row:
     @property
     def waits_title(self) -> str:
         """What it is that waits: an admission, or an episode."""
-        return "waits" if any(mark.startswith("episode") for mark in self.marks) else NOT_ADMITTED
+        return WAITS if any(mark.startswith("episode") for mark in self.marks) else NOT_ADMITTED
+
+    @property
+    def standing(self) -> str:
+        """In a word why its episode stands still; "" = it does not, or there is none."""
+        if self.held:
+            return "held"
+        return WAITS if self.waits and self.waits_title == WAITS else ""
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def _show_rows(rows: Sequence[Row]) -> None:
             row.phase,
             row.fault,
             row.step,
-            "held" if row.held else "waits" if row.waits_title == "waits" and row.waits else "",
+            row.standing,
             ", ".join((*row.marks, *(["protected"] if row.protected else []))),
         )
         table.add_row(*map(escape, cells), style=style)
@@ -268,9 +268,8 @@ def _show_arming(arming: Arming) -> None:
     armed = ", ".join(entry.scope for entry in arming.armed) or "nothing (observing only)"
     console().print(f"armed: {escape(armed)}")
     for entry in arming.paused:
-        scope = "the fleet" if entry.scope == "*" else f"pool {entry.scope}"
         why = f": {entry.reason}" if entry.reason else ""
-        console().print(f"paused: {escape(f'{scope}, by {entry.by}{why}')}")
+        console().print(f"paused: {escape(f'{entry.what}, by {entry.by}{why}')}")
     if arming.problem:
         console().print(f"[red]{escape(arming.problem)}[/]")
 

@@ -24,7 +24,7 @@ from workflows.model.remediation.marks import (
     marker_or_problem,
     other_healer,
 )
-from workflows.model.remediation.permit import Claim, Effect, Refusal, decide_permit
+from workflows.model.remediation.permit import Effect, Refusal, may_mark
 from workflows.model.remediation.protection import decide_protection
 
 MACHINE_QUARANTINED_RULE = "machine-quarantined"
@@ -98,14 +98,12 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
     node = sight.node
     pool = policy.pool_of(node.labels)
     marker, unreadable = marker_or_problem(node)
-    is_in_scope = pool is not None and not node.is_control_plane and IGNORE not in node.annotations
-    permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
     if marker is not None and marker.handed_over:
-        is_back = not node.unschedulable and is_in_scope and permit.refusal is None
+        is_back = not node.unschedulable and may_mark(node, arming, policy).refusal is None
         return Verdict(pool.name if pool else "", marker=marker, is_spent=is_back)
     is_ours = marker is not None
     waits = waits_for(node, policy, arming) if is_newcomer(node) else ""
-    if pool is None or not is_in_scope:
+    if pool is None or node.is_control_plane or IGNORE in node.annotations:
         # Out of scope by now; an episode that is open all the same is told, so that it sees it.
         return Verdict("", marker=marker, has_episode=is_ours, waits=waits)
     if not is_registered(node) and not is_ours:
@@ -127,6 +125,7 @@ def judge(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> Verdic
             again_at=again_at,
         )
     due = _due(sight, matches)
+    permit = may_mark(node, arming, policy)
     is_observing = permit.refusal is Refusal.OBSERVING
     protection = decide_protection(Effect.MARK, node, sight.pods, policy)
     is_free = protection.refusal is None

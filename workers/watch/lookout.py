@@ -258,7 +258,7 @@ class Lookout:
 
     def _take_off(self, tracked: Tracked, verdict: Verdict, policy: Policy) -> bool:
         """A handed-over mark of a node that is back at work; True = judge again, it has changed."""
-        result = self._hands.reflex.take_off(tracked, policy)
+        result = self._hands.reflex.take_off(tracked, policy).result
         if result is Result.DONE and verdict.marker is not None:
             self._telling.tell_taken_off(
                 tracked, verdict.marker, self._leave_alone(tracked, policy)

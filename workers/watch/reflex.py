@@ -7,7 +7,7 @@ A mark that may have been written and was not seen yet counts as written. Does n
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from activities.kube import errors, paths
-from activities.kube.client import CallTimeout, KubeClient, PatchKind
+from activities.kube.client import CallTimeout, JsonObject, KubeClient, PatchKind
 from workers.watch.fleet import Fleet, Tracked, counts_as_reflex
 from workflows.model.amounts import nodes_of_share
 from workflows.model.detection.rules import RuleMatch
@@ -51,13 +51,17 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What was tried, and how it went. `used` of `cap` places were taken before."""
+    """What was tried, and how it went. `used` of `cap` places were taken before.
+
+    `is_doubtful` = it failed without an answer that says whether it was applied.
+    """
 
     result: Result
     marker: Marker | None = None
     used: int = 0
     cap: int = 0
     problem: str = ""
+    is_doubtful: bool = False
 
 
 class Reflex:
@@ -86,52 +90,49 @@ class Reflex:
         if used >= cap:
             return Attempt(Result.BUDGET_FULL, used=used, cap=cap)
         marker = entry_marker(node, _draft(match, now))
-        patch = entry_patch(node, marker)
+        attempt = self._send(tracked, entry_patch(node, marker), policy)
+        if attempt.is_doubtful:
+            self._doubtful[node.uid] = tracked.pool
+        if attempt.result is not Result.DONE:
+            return attempt
+        return replace(attempt, marker=marker, used=used, cap=cap)
+
+    def take_off(self, tracked: Tracked, policy: Policy) -> Attempt:
+        """Take a handed-over mark off a node that a person has put back to work.
+
+        The vetoes become what they were before it. Twice is once: the Node is then another than it
+        was judged to be. Applied or not, if there was no answer: the stream shows which.
+        """
+        if tracked.marker is None:
+            return Attempt(Result.CHANGED)
+        attempt = self._send(tracked, exit_patch(tracked.view, tracked.marker), policy)
+        if attempt.result is Result.FAILED:
+            _log.warning(
+                "mark_not_taken_off",
+                node=tracked.view.name,
+                uid=tracked.view.uid,
+                problem=attempt.problem,
+            )
+        return attempt
+
+    def _send(self, tracked: Tracked, body: JsonObject, policy: Policy) -> Attempt:
+        """One guarded patch, if this replica may write at this very moment."""
         if not self._is_writer():
             return Attempt(Result.NOT_WRITER)
         try:
             answer = self._client.patch(
-                paths.node(node.name), patch, kind=PatchKind.MERGE, timeout=TIMEOUT
+                paths.node(tracked.view.name), body, kind=PatchKind.MERGE, timeout=TIMEOUT
             )
             self._fleet.put(parse_node(answer), policy, is_ours=True)
         except errors.Conflict:
             return self._look_again(tracked, policy)
         except errors.NotFound:
             return Attempt(Result.GONE)
-        except (errors.ApiError, BadObject) as error:
-            if not isinstance(error, errors.ApiError) or error.maybe_done:
-                self._doubtful[node.uid] = tracked.pool
-            return Attempt(Result.FAILED, problem=str(error))
-        return Attempt(Result.DONE, marker, used, cap)
-
-    def take_off(self, tracked: Tracked, policy: Policy) -> Result:
-        """Take a handed-over mark off a node that a person has put back to work.
-
-        The vetoes become what they were before it. Twice is once: the Node is then another than it
-        was judged to be.
-        """
-        node, marker = tracked.view, tracked.marker
-        if marker is None:
-            return Result.CHANGED
-        if not self._is_writer():
-            return Result.NOT_WRITER
-        try:
-            answer = self._client.patch(
-                paths.node(node.name),
-                exit_patch(node, marker),
-                kind=PatchKind.MERGE,
-                timeout=TIMEOUT,
-            )
-            self._fleet.put(parse_node(answer), policy, is_ours=True)
-        except errors.Conflict:
-            return self._look_again(tracked, policy).result
-        except errors.NotFound:
-            return Result.GONE
-        except (errors.ApiError, BadObject) as error:
-            # Applied or not: the stream shows which, and the next look decides on that.
-            _log.warning("mark_not_taken_off", node=node.name, uid=node.uid, problem=str(error))
-            return Result.FAILED
-        return Result.DONE
+        except errors.ApiError as error:
+            return Attempt(Result.FAILED, problem=str(error), is_doubtful=error.maybe_done)
+        except BadObject as error:
+            return Attempt(Result.FAILED, problem=str(error), is_doubtful=True)
+        return Attempt(Result.DONE)
 
     def forget(self, uid: str) -> None:
         """The Node is gone: whatever was written on it takes no place any more."""

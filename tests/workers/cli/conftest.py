@@ -1,8 +1,10 @@
 """What the tests of commands share: a node to talk about, and a cluster that nobody serves."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,15 +17,22 @@ from workers.lab.address import LabAccount, LabAddress
 POOL = "cli"
 
 
+@contextmanager
+def under_policy(factory: pytest.TempPathFactory, unknown: Mapping[str, Any]) -> Iterator[Path]:
+    """A policy that treats unknown health so, for commands and processes meanwhile."""
+    path = factory.mktemp("policy") / "policy.yaml"
+    write_policy(path, [POOL], faults={"diagnostic-unknown": dict(unknown)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEETMEND_POLICY", str(path))
+        yield path
+
+
 @pytest.fixture(scope="module", autouse=True)
 def policy_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The policy that commands (and processes) of these tests run under."""
-    path = tmp_path_factory.mktemp("policy") / "policy.yaml"
     # Unknown health then waits for its recovery for the whole test, and asks nothing.
     patient = {"drain": "none", "ladder": [], "recovery_wait_s": 600}
-    write_policy(path, [POOL], faults={"diagnostic-unknown": patient})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLEETMEND_POLICY", str(path))
+    with under_policy(tmp_path_factory, patient) as path:
         yield path
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
-from tests.harness.policies import write_policy
 from tests.harness.processes import Processes, fleetmend
 from tests.harness.waiting import wait_until
-from tests.workers.cli.conftest import POOL
+from tests.workers.cli.conftest import POOL, under_policy
 from workers.cli.next_steps import answers_of
 from workers.cli.outcome import ExitCode
 from workers.lab.address import LabAddress
@@ -21,11 +20,8 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(scope="module", autouse=True)
 def policy_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Unknown health is held soon: it waits a second for its recovery, and repairs nothing."""
-    path = tmp_path_factory.mktemp("policy") / "policy.yaml"
     hasty = {"drain": "none", "ladder": [], "recovery_wait_s": 1}
-    write_policy(path, [POOL], faults={"diagnostic-unknown": hasty})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLEETMEND_POLICY", str(path))
+    with under_policy(tmp_path_factory, hasty) as path:
         yield path
 
 

@@ -12,7 +12,7 @@ from workflows.model.policy import Policy
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Judgement, Verdict
 from workflows.model.remediation.marks import is_marked
-from workflows.model.remediation.permit import Claim, Effect, decide_permit
+from workflows.model.remediation.permit import may_mark
 from workflows.model.remediation.replacement import GPU_RESOURCE
 
 TAINT_KEY = "fleetmend.io/unvalidated"
@@ -41,7 +41,7 @@ def waits_for(node: NodeView, policy: Policy, arming: Arming) -> str:
             f"it is in no pool of the policy, so nothing takes its taint {STARTUP_TAINT} off; "
             "add it to a pool, or take the taint off by hand"
         )
-    permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
+    permit = may_mark(node, arming, policy)
     if permit.refusal is not None:
         why = permit.detail
     elif pool.expected_gpus is None:

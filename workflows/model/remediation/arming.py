@@ -25,6 +25,11 @@ class Entry:
     at: datetime
     reason: str
 
+    @property
+    def what(self) -> str:
+        """The scope in words."""
+        return scope_in_words(self.scope)
+
 
 @dataclass(frozen=True)
 class Arming:
@@ -40,7 +45,16 @@ class Arming:
 
     def pause_of(self, pool: str) -> Entry | None:
         """The pause that covers this pool (its own, or the fleet's); None = not paused."""
-        return next((entry for entry in self.paused if entry.scope in (FLEET, pool)), None)
+        return next(iter(self.pauses_of(pool)), None)
+
+    def pauses_of(self, pool: str) -> tuple[Entry, ...]:
+        """Every pause that covers this pool."""
+        return tuple(entry for entry in self.paused if entry.scope in (FLEET, pool))
+
+
+def scope_in_words(scope: str) -> str:
+    """What a pause of this scope (a pool's name, or `*`) covers."""
+    return "the fleet" if scope == FLEET else f"pool {scope}"
 
 
 def parse_arming(text_by_key: Mapping[str, str] | None) -> Arming:

@@ -102,6 +102,11 @@ def decide_permit(
     return refused or ALLOWED
 
 
+def may_mark(node: NodeView, arming: Arming, policy: Policy) -> Permit:
+    """Whether somebody who has no mark on the node yet may put one there, or may change it."""
+    return decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
+
+
 def _scope(node: NodeView, policy: Policy) -> Permit | None:
     if node.is_control_plane:
         return Permit(Refusal.OUT_OF_SCOPE, f"Node {node.name} is a control-plane node")
@@ -122,8 +127,7 @@ def _people(effect: Effect, node: NodeView, arming: Arming, policy: Policy) -> P
         return Permit(Refusal.PAUSED_NODE, f"Node {node.name} has the annotation {PAUSE}")
     pause = arming.pause_of(name)
     if pause is not None and effect is Effect.DISRUPT:
-        scope = "the fleet" if pause.scope == "*" else f"pool {pause.scope}"
-        return Permit(Refusal.PAUSED, f"{scope} is paused by {pause.by}: {pause.reason}")
+        return Permit(Refusal.PAUSED, f"{pause.what} is paused by {pause.by}: {pause.reason}")
     return None
 
 

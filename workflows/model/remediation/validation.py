@@ -14,10 +14,10 @@ from workflows.model.identity import NodeRef
 from workflows.model.node import EPOCH, NodeView, PodView
 from workflows.model.policy import Policy
 from workflows.model.remediation.admission import is_newcomer
-from workflows.model.remediation.arming import FLEET, Arming
+from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
 from workflows.model.remediation.marks import is_marked, other_healer
-from workflows.model.remediation.permit import Claim, Effect, decide_permit
+from workflows.model.remediation.permit import Effect, may_mark
 from workflows.model.remediation.protection import ENDED, decide_protection
 from workflows.model.upkeep import ValidationPolicy
 
@@ -58,14 +58,13 @@ def gpu_user_among(pods: Iterable[PodView]) -> str:
 def why_not(sight: Sight, policy: Policy, arming: Arming, now: datetime) -> str:
     """What keeps the node from being validated now, for people; "" = nothing does."""
     node = sight.node
-    permit = decide_permit(Effect.MARK, node, Claim("", node.uid), arming, policy)
+    permit = may_mark(node, arming, policy)
     if permit.refusal is not None:
         return permit.detail
     pool = policy.pool_of(node.labels)
     pause = arming.pause_of(pool.name if pool else "")
     if pause is not None:
-        what = "the fleet" if pause.scope == FLEET else f"pool {pause.scope}"
-        return f"{what} is paused by {pause.by}"
+        return f"{pause.what} is paused by {pause.by}"
     return _not_in_service(sight) or _not_idle(sight) or _not_certain(sight, policy, now)
 
 
