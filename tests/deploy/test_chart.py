@@ -112,7 +112,7 @@ def test_a_wrong_value_is_refused_by_its_name(values: Object, said: str) -> None
 @pytest.mark.parametrize(
     ("values", "namespace", "said"),
     [
-        ({}, "default", "in namespace default"),
+        ({}, "default", "Mind: it is in namespace default"),
         ({"watch": {"replicas": 0}}, NAMESPACE, "watch.replicas is 0"),
         ({"worker": {"replicas": 0}}, NAMESPACE, "worker.replicas is 0"),
         ({"uninstall": {"deadlineS": 600}}, NAMESPACE, "helm uninstall --timeout 660s"),
