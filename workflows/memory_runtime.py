@@ -14,11 +14,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from workflows.contracts import Contract, Effect
+from workflows.contracts.machines import PhaseRecord
 from workflows.contracts.options import options_of
 from workflows.inbox import Inbox, Interruption
 from workflows.model.policy import StepOptions
 from workflows.model.remediation.phase import Phase
-from workflows.runtime import Interrupted, Story, Until
+from workflows.runtime import PASSING, Interrupted, Story, Until
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -65,6 +66,7 @@ class MemoryRuntime:
         self.overrides: Mapping[str, StepOptions] = {}
         self.steps: list[tuple[str, Any]] = []
         self.published: list[tuple[Phase, Story]] = []
+        self._passed: PhaseRecord | None = None
 
     @property
     def inbox(self) -> Inbox:
@@ -88,6 +90,8 @@ class MemoryRuntime:
         while contract.effect is not Effect.READ and self._inbox.paused:
             if self._inbox.interruption() is not None:
                 break
+            if self._passed is not None:
+                self._record(self._passed)
             self._advance(None)
         self._raise_interruption(contract.name)
         self.steps.append((contract.name, request))
@@ -133,10 +137,21 @@ class MemoryRuntime:
     async def publish(self, phase: Phase, story: Story) -> None:
         """See `Runtime.publish`."""
         record = replace(
-            story.record, sequence=len(self.published) + 1, phase=phase.value, run_id="memory"
+            story.record,
+            sequence=len(self.published) + 1,
+            phase=phase.value,
+            run_id="memory",
+            passed=self._passed,
         )
         self.published.append((phase, replace(story, record=record)))
         self._inbox.tell(self._now, f"{phase}: {record.detail}")
+        if phase in PASSING:
+            self._passed = record
+        else:
+            self._record(record)
+
+    def _record(self, record: PhaseRecord) -> None:
+        self._passed = None
         self.steps.append(("record_phase", record))
         self._world.answer("record_phase", record, self._now)
 

@@ -29,6 +29,10 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 Until = Callable[[Inbox], bool]
 
+PASSING = frozenset({Phase.VALIDATED})
+"""Phases that are over with the very next step. Each is recorded with the phase after it, or when
+people's settings make that step wait: six events less in the node's history."""
+
 
 class Interrupted(Exception):
     """A step or wait was stopped; `result` is what the step answered all the same, if it did."""
@@ -148,6 +152,7 @@ class TemporalRuntime:
         self._stood_still = False
         self._sequence = 0
         self._upserted: dict[str, object] = {}
+        self._passed: PhaseRecord | None = None
 
     @property
     def inbox(self) -> Inbox:
@@ -238,6 +243,7 @@ class TemporalRuntime:
             run_id=info.run_id,
             sequence=self._sequence,
             phase=phase.value,
+            passed=self._passed,
         )
         self.plan = story.plan
         line = f"{phase}: {record.detail}" + (" (held)" if record.held else "")
@@ -245,6 +251,13 @@ class TemporalRuntime:
         self._told, self._doing = (record, story), story.doing
         self.show()
         self._upsert(phase_updates(record, story.doing))
+        if phase in PASSING:
+            self._passed = record
+        else:
+            await self._record(record)
+
+    async def _record(self, record: PhaseRecord) -> None:
+        self._passed = None
         await self._carry_out(RECORD_PHASE, record)
 
     def _upsert(self, updates: list[tuple[SearchAttributeUpdate[Any], object]]) -> None:
@@ -315,6 +328,8 @@ class TemporalRuntime:
             return
         inbox.tell(self.now(), f"paused before {contract.name}")
         self._stand_still(contract, inbox.pause())
+        if self._passed is not None:
+            await self._record(self._passed)
         await workflow.wait_condition(
             lambda: inbox.paused is None or inbox.interruption() is not None
         )
@@ -327,6 +342,8 @@ class TemporalRuntime:
         inbox.tell(self.now(), f"{contract.name} waits: {detail}")
         self._stand_still(contract, detail)
         news = inbox.news
+        if self._passed is not None:
+            await self._record(self._passed)
         asked = PermitRequest(request.owner, contract.effect)
         await self._wait_for_answer(AWAIT_PERMIT, asked, lambda box: box.news != news, None)
 

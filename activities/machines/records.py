@@ -50,9 +50,13 @@ class RecordActivities:
     def record_phase(self, record: PhaseRecord) -> Recorded:
         """Implements `record_phase`: record, Event, log line and metric of one phase change.
 
+        A phase that `passed` is recorded first, in the same way.
+
         Idempotent: the record's lists are keyed, the Event's name is made from run and sequence;
         log line and metric are given once a process.
         """
+        if record.passed is not None:
+            self.record_phase(record.passed)
         refused = ""
         if record.machine_id:
             node = {"name": record.owner.node.name, "uid": record.owner.node.uid}

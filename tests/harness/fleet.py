@@ -14,7 +14,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.episodes import Episodes
 from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool, write_policy
-from tests.harness.processes import Processes, Running, processes
+from tests.harness.processes import Processes, Running, fleetmend, processes
 from tests.harness.starts import Start, start_warm
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
@@ -51,6 +51,11 @@ class Fleet:
             return str(machine["status"].get("heldReason", "")) if machine else ""
 
         return wait_until(told, HELD_REASON_LIMIT_S, f"the record says why {node} is held")
+
+    def tick(self) -> None:
+        """A tick of the validations' Schedule, as a person triggers it."""
+        answer = fleetmend(self.lab, "schedules", "trigger", "validate", "--json")
+        assert answer.code == 0, answer.err
 
     def restart_worker(self) -> None:
         """A new worker, after the old one ended or was killed."""

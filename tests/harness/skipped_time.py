@@ -6,7 +6,6 @@ clock after the server was away. The workflows that a tick starts live in real t
 """
 
 import asyncio
-import socket
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,12 +15,12 @@ from pathlib import Path
 from uuid import uuid4
 
 from temporalio.client import Client, ScheduleDescription, WorkflowExecutionStatus
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import TimeSkipper
 
 from tests.harness.temporal_server import IDENTITY
 from workers.lab.controlplane.programs import find_temporal
+from workers.payloads import DATA_CONVERTER
 
 LOOPBACK = "127.0.0.1"
 UP_WITHIN_S = 60.0
@@ -37,18 +36,12 @@ PENDING_S = 2.0
 """A skip that stops at a timer which is held back does so in 10 ms and never ends."""
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
 class FileServer:
     """One server; `kill` and `start` again are an outage."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
         self._file = folder / "temporal.db"
-        self._port = _free_port()
+        self._port = port
         self._process: Process | None = None
 
     async def start(self, timers: str = AT_ONCE) -> Client:
@@ -89,7 +82,7 @@ class FileServer:
 
     async def _connect(self) -> Client:
         client = await Client.connect(
-            f"{LOOPBACK}:{self._port}", data_converter=pydantic_data_converter, identity=IDENTITY
+            f"{LOOPBACK}:{self._port}", data_converter=DATA_CONVERTER, identity=IDENTITY
         )
         await client.count_workflows("WorkflowType = 'any'")
         return client
@@ -110,9 +103,9 @@ async def _is_held(client: Client) -> bool:
 
 
 @asynccontextmanager
-async def file_server(folder: Path) -> AsyncIterator[FileServer]:
+async def file_server(folder: Path, port: int) -> AsyncIterator[FileServer]:
     """A server that is not yet started, and ends with the block."""
-    server = FileServer(folder)
+    server = FileServer(folder, port)
     try:
         yield server
     finally:

@@ -196,6 +196,15 @@ async def pause_and_resume(stage: Stage) -> None:
     await stage.say("resume")
 
 
+async def pause_before_the_give_back(stage: Stage) -> None:
+    go = stage.block("diagnose")
+    await stage.until_called("diagnose")
+    await stage.say("pause")
+    go.set()
+    await stage.until_story("paused before give_back")
+    await stage.say("resume")
+
+
 async def finding_at_the_close(stage: Stage) -> None:
     async def relapse() -> None:
         stage.world.marker = Marker(
@@ -319,6 +328,7 @@ SCENES = (
     Scene("retire-in-reboot", "retired", told_in_time, retire_in_the_reboot),
     Scene("retire-while-paused", "retired", lost_gpu, retire_while_paused),
     Scene("pause-and-resume", "returned", lost_gpu, pause_and_resume),
+    Scene("pause-before-the-give-back", "returned", lost_gpu, pause_before_the_give_back),
     Scene("reboot-not-done", "retired", lambda: lost_gpu(listens=False), retire_when_held),
     Scene("overruled-then-resumed", "returned", lost_gpu, overruled_then_resumed),
     Scene("overruled-then-booted", "yielded", lost_gpu, overruled_then_booted),

@@ -31,7 +31,7 @@ from workflows.contracts.messages import Closing, Grant, NodeFacts, Opening
 from workflows.memory_runtime import START, MemoryRuntime, StillWaiting
 from workflows.model.identity import NodeRef, workflow_id
 from workflows.remediate_node import RemediateNode
-from workflows.runtime import NodeGone, NotOwner, Overruled, StepFailed
+from workflows.runtime import NodeGone, NotOwner, OtherHealer, Overruled, StepFailed
 
 PATIENCE_S = 60.0
 """Longest wait of a scene for anything: a slow machine is no failure."""
@@ -41,12 +41,17 @@ FAILURES: dict[type[Exception], str] = {
     NodeGone: errors.NODE_GONE,
     NotOwner: errors.NOT_OWNER,
     Overruled: errors.OVERRULED,
+    OtherHealer: errors.OTHER_HEALER,
     StepFailed: errors.BAD_REQUEST,
 }
 
 
 class NotPermitted(Exception):
     """A person's setting forbids the step now."""
+
+
+ENDINGS: tuple[type[Exception], ...] = (*FAILURES, NotPermitted, StillWaiting)
+"""What a step may end with; all else is an error of the stage's own."""
 
 
 @dataclass
@@ -194,7 +199,7 @@ class Stage:
                 relapse, self.at_close = self.at_close, None
                 await relapse()
             result = self.world.answer(contract.name, request, self.surroundings.now())
-        except (NodeGone, NotOwner, Overruled, StepFailed, NotPermitted, StillWaiting) as fact:
+        except ENDINGS as fact:
             raise failure(fact) from None
         finally:
             await self.send()

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.audit import audit
+from tests.harness.audit import AuditLog
 from tests.harness.cluster import Cluster
 from tests.harness.fleet import Fleet, fleet_on
-from tests.harness.nodes import TestNodes, test_nodes
+from tests.harness.nodes import TestNodes
 from tests.harness.policies import TestPool
-from tests.harness.processes import fleetmend
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workflows.model.remediation.marks import Quarantine
@@ -30,25 +29,13 @@ def fleet(
         yield own
 
 
-@pytest.fixture
-def newcomers(lab: LabAddress, cluster: Cluster) -> Iterator[TestNodes]:
-    with test_nodes(lab, cluster, lambda name: f"{POOL}-{name}") as nodes:
-        yield nodes
-        nodes.remove_all()
-
-
-def tick(fleet: Fleet) -> None:
-    answer = fleetmend(fleet.lab, "schedules", "trigger", "validate", "--json")
-    assert answer.code == 0, answer.err
-
-
 def test_a_good_one_is_examined_under_a_mark_and_has_its_baseline(
-    fleet: Fleet, newcomers: TestNodes
+    fleet: Fleet, nodes: TestNodes, witness: AuditLog
 ) -> None:
-    node = newcomers.add("good", POOL)
-    witness, ref = audit(fleet.lab), fleet.ref(node)
+    node = nodes.add("good", POOL)
+    ref = fleet.ref(node)
     assert not fleet.cluster.has_baseline(node), "the sweep leaves it to the tick"
-    tick(fleet)
+    fleet.tick()
     fleet.episodes.until_open(ref)
     closing = fleet.episodes.closing(ref)
     assert closing.outcome == "returned", fleet.episodes.shown(ref)
@@ -64,11 +51,11 @@ def test_a_good_one_is_examined_under_a_mark_and_has_its_baseline(
 
 
 def test_one_that_fails_stays_out_and_people_are_asked_where_nobody_replaces_it(
-    fleet: Fleet, newcomers: TestNodes
+    fleet: Fleet, nodes: TestNodes, witness: AuditLog
 ) -> None:
-    node = newcomers.add("short", POOL, gpus=7)
-    witness, ref = audit(fleet.lab), fleet.ref(node)
-    tick(fleet)
+    node = nodes.add("short", POOL, gpus=7)
+    ref = fleet.ref(node)
+    fleet.tick()
     wait_until(
         lambda: fleet.episodes.is_open(ref) and fleet.episodes.is_held(ref),
         60.0,

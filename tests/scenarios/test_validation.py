@@ -39,11 +39,6 @@ def fleet(
         yield own
 
 
-def trigger(fleet: Fleet) -> None:
-    answer = fleetmend(fleet.lab, "schedules", "trigger", "validate", "--json")
-    assert answer.code == 0, answer.err
-
-
 def by_hand(fleet: Fleet, *arguments: str) -> CliAnswer:
     return fleetmend(fleet.lab, "validate", *arguments, "--json")
 
@@ -90,7 +85,7 @@ def exits(witness: AuditLog, node: str) -> list[AuditEvent]:
 def test_a_tick_validates_an_idle_node_and_gives_it_back(
     fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
-    trigger(fleet)
+    fleet.tick()
     fleet.episodes.until_open(ref)
     closing = fleet.episodes.closing(ref)
     assert (closing.outcome, closing.fault) == ("returned", "operator"), fleet.episodes.shown(ref)
@@ -105,7 +100,7 @@ def test_a_node_whose_diagnosis_fails_ends_in_an_episode_without_a_moment_in_ser
     fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
     nodes.inject(node, "gpu-weak", gpu=2)
-    trigger(fleet)
+    fleet.tick()
     fleet.episodes.until_open(ref)
     closing = fleet.episodes.closing(ref)
     said = fleet.episodes.shown(ref)
@@ -124,7 +119,7 @@ def test_a_tick_touches_nothing_while_the_fleet_is_paused(
         answer = by_hand(fleet, node)
         assert answer.code == 1
         assert "the fleet is paused" in answer.json["left"][0]["why"]
-        trigger(fleet)
+        fleet.tick()
         handle = fleet.episodes.client().get_schedule_handle(f"validate/{fleet.lab.cluster}")
         wait_until(
             lambda: not fleet.episodes.call(handle.describe()).info.running_actions,

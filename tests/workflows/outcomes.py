@@ -28,6 +28,7 @@ from workflows.memory_runtime import START
 from workflows.model.node_task import Health
 from workflows.model.remediation.marks import Marker, Quarantine, entry_marker
 from workflows.model.remediation.phase import Phase
+from workflows.runtime import PASSING
 
 HELD = "held"
 """Not an outcome of an episode; here: people were still asked when the scene was over."""
@@ -130,6 +131,8 @@ def is_step(step: str) -> Call:
 
 
 def _tells(phase: Phase) -> Call:
+    if phase in PASSING:  # told by the runtime alone; the record comes with the next
+        return lambda name, _request: name == "give_back"
     return lambda name, request: name == "record_phase" and request.phase == phase.value
 
 

@@ -129,7 +129,8 @@ class Referee:
         elif name == "record_baseline":
             self._admitted(request.owner.node.uid, before)
         elif name == "record_phase" and before.deletions:
-            is_validated = request.phase == Phase.VALIDATED.value
+            told = {request.phase, request.passed.phase if request.passed else ""}
+            is_validated = Phase.VALIDATED.value in told
             assert not is_validated or self.admitted, "told of a successor that nobody admitted"
         if after.deletions > before.deletions:
             self._given_away(name, request, before)

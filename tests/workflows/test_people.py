@@ -202,6 +202,32 @@ def test_a_marker_of_watch_that_comes_before_its_report_is_waited_for() -> None:
     assert not world.unschedulable
 
 
+def test_a_node_that_a_pause_keeps_from_its_return_is_recorded_as_validated() -> None:
+    world = lost_gpu()
+    run = started(world)
+    answer = world.answer
+
+    def paused_in_the_gate(name, request, now):  # type: ignore[no-untyped-def]
+        if name == "diagnose":
+            run.runtime.inbox.take_command(Command.PAUSE, word(), now)
+        return answer(name, request, now)
+
+    world.answer = paused_in_the_gate  # type: ignore[method-assign]
+    seen: list[str] = []
+
+    def recorded() -> list[str]:
+        return [record.phase for name, record in run.runtime.steps if name == "record_phase"]
+
+    def resume(inbox: Inbox, now: datetime) -> None:
+        seen.extend(recorded())
+        inbox.take_command(Command.RESUME, word("r2"), now)
+
+    run.say(timedelta(hours=1), resume)
+    assert run.finish().outcome == "returned"
+    assert seen[-1] == "validated", "while it waits"
+    assert recorded()[-3:] == ["validated", "probation", "closed"]
+
+
 def test_the_sweeps_episode_marks_no_node_whose_mark_is_gone() -> None:
     world = World()
     run = Run(world, Opening(NODE, "test", "ep-9", "training", "sweep", recover=True))

@@ -42,7 +42,8 @@ class PhaseRecord:
 
     `sequence` numbers them within the run (it names the Event, so that a second run finds it).
     `outcome` "" = the episode is open. `overruled` is written to the record; `resumed` clears it.
-    `validation` is the last answer of the gate, in this run.
+    `validation` is the last answer of the gate, in this run. `passed` is the phase before, where
+    that was over at once: it is recorded here, before this one.
     """
 
     owner: Owner
@@ -61,6 +62,7 @@ class PhaseRecord:
     overruled: Overrule | None = None
     resumed: bool = False
     validation: Validation | None = None
+    passed: "PhaseRecord | None" = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Records and Events in the real API server: written once, whatever is repeated."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -67,6 +67,25 @@ def test_a_phase_is_recorded_once(
     events = events_about(cluster, owner.node.name)
     assert [(e["reason"], e["type"]) for e in events] == [("Quarantined", "Normal")]
     assert witness.node_writes(owner.node.name) == []
+
+
+def test_a_phase_that_passed_at_once_is_recorded_before_the_one_it_comes_with(
+    desk: Desk, bare: BareNodes, cluster: Cluster, pool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = bare.add("a")
+    second = recorded(cluster, owner, pool)
+    passed = replace(second, phase="validated", detail="the gate passed")
+    second = replace(
+        second, sequence=2, phase="probation", at=AT + timedelta(seconds=1), passed=passed
+    )
+    for _ in range(2):
+        desk.do(RECORD_PHASE, second)
+    machine = cluster.machine_of(owner.node.name)
+    assert machine is not None
+    assert machine["status"]["phase"] == "probation"
+    reasons = sorted(str(event["reason"]) for event in events_about(cluster, owner.node.name))
+    assert reasons == ["Probation", "Validated"]
+    assert capsys.readouterr().out.count("phase_changed") == 2
 
 
 def test_log_line_and_metric_come_once(

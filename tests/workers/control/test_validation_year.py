@@ -12,6 +12,7 @@ other settings are the defaults.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -208,10 +209,10 @@ def next_tick(now: datetime) -> datetime:
     )
 
 
-async def live(folder: Path) -> Lived:
+async def live(folder: Path, port: int) -> Lived:
     """The whole year."""
     wanted = wanted_schedules(SETTINGS)[1]
-    async with file_server(folder) as server:
+    async with file_server(folder, port) as server:
         client = await server.start()
         clock = ScheduleClock(client, wanted.identity)
         assert await ensure_schedule(client, wanted) is Ensured.CREATED
@@ -247,8 +248,10 @@ async def live(folder: Path) -> Lived:
 
 
 @pytest.fixture(scope="module")
-def year(tmp_path_factory: pytest.TempPathFactory) -> Lived:
-    return asyncio.run(live(tmp_path_factory.mktemp("year")))
+def year(
+    tmp_path_factory: pytest.TempPathFactory, unused_tcp_port_factory: Callable[[], int]
+) -> Lived:
+    return asyncio.run(live(tmp_path_factory.mktemp("year"), unused_tcp_port_factory()))
 
 
 def test_the_schedule_skips_catches_up_shortly_and_has_a_jitter(year: Lived) -> None:
