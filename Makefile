@@ -35,14 +35,12 @@ demo: programs ## show faults on simulated nodes go through a real control plane
 	@$(BIN)/fleetmend demo $(ARGS)
 
 test: programs ## run the tests, all but the long ones
-	@# Twice the 2 cores they are sized for: a test mostly waits for others (a boot, a lease, an outage).
+	@# Twice the 2 cores they are sized for: a test mostly waits for others (a boot, a lease).
 	@$(BIN)/python -m pytest -n 4 $(SIDE_BY_SIDE) $(ARGS)
 
 # pytest's exit 5 means that no test was picked (ARGS="-k ..."), which is no failure here.
-test-long: programs ## run the long outages and the full matrices
-	@# One more than the 2 cores: some of them wait for minutes, the others load a core each, and with more of
-	@# those at once their nodes get no time to beat.
-	@$(BIN)/python -m pytest -n 3 -m long $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
+test-long: programs ## run outages, kills, installations and the full matrices
+	@$(BIN)/python -m pytest -n 4 -m long $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
 
 lint: $(STAMP) ## check style, types and import directions
 	@$(BIN)/ruff check .

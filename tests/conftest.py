@@ -33,6 +33,7 @@ BEGIN = (
     "workers/control/test_validation_year.py",
     "chaos/test_temporal_away.py",
     "activities/test_faults_at_each_call.py",
+    "activities/karpenter/test_faults.py",
 )
 """The longest files of `make test-long`. All but the first mostly wait (ticks, outages, answers that never
 come), which leaves the cores to the first and to what comes after it."""

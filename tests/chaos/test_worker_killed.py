@@ -19,6 +19,8 @@ from tests.harness.processes import until_working
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 
+pytestmark = pytest.mark.long
+
 KILLED, DELETED, TWICE = "killed", "deleted", "twice"
 
 
@@ -48,7 +50,6 @@ def test_a_killed_worker_changes_no_ending_whatever_phase_the_episode_is_in(stag
     actors.judge()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_worker_killed_before_and_after_each_phase_goes_on_changes_no_ending(
     stage: Stage,

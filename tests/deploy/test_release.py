@@ -23,6 +23,8 @@ from workers.lab.controlplane.programs import find_helm
 from workers.lab.controlplane.progress import build_on_terminal
 from workers.lab.controlplane.settings import AuditMode, LabSettings
 
+pytestmark = pytest.mark.long
+
 POLICIES: Final = {"validatingadmissionpolicies", "validatingadmissionpolicybindings"}
 RIGHTS: Final = {"roles", "rolebindings", "clusterroles", "clusterrolebindings"}
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"

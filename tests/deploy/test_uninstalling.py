@@ -22,6 +22,8 @@ from workers.lab.controlplane.settings import LabSettings
 from workers.lab.kubelet.pod_logs import find_pod_logs
 from workers.lab.kubelet.spec import ROLE_LABEL, SYSTEM_ROLE
 
+pytestmark = pytest.mark.long
+
 LEAVE: Final = "fleetmend-leave"
 TRIES: Final = 2
 SOON_S: Final = 100.0

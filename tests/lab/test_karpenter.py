@@ -24,6 +24,8 @@ from workers.lab.karpenter.node_pools import UNVALIDATED, PoolShape
 from workers.lab.kubelet.client import FleetClient, FleetError
 from workers.lab.kubelet.spec import Machine, NodeKind, Power
 
+pytestmark = pytest.mark.long
+
 LIMIT_S = 30.0
 REPAIR_LIMIT_S = 180.0
 """Karpenter's kwok provider tolerates both of its conditions for 30 s."""
@@ -238,7 +240,6 @@ def test_a_boot_that_the_provider_announces_becomes_one(
     stays_true(lambda: fleet.node(node).boots == boots, 2.0, "it has booted once and not again")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_karpenter_replaces_an_unhealthy_node_by_itself(
     own_cluster: Cluster, karpenter: KarpenterHands, fleet: FleetClient
@@ -252,7 +253,6 @@ def test_karpenter_replaces_an_unhealthy_node_by_itself(
     assert _is_played(fleet, successor)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_karpenter_reboots_a_node_by_itself_and_the_machine_boots(
     own_cluster: Cluster, karpenter: KarpenterHands, fleet: FleetClient

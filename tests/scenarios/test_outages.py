@@ -119,6 +119,7 @@ def _has_run(fleet: Fleet, node: NodeRef) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_n17_a_storm_in_an_outage_loses_no_node_that_is_still_faulty(
     fleet: Fleet, nodes: TestNodes, pool: str, witness: AuditLog, lab_hands: Lab

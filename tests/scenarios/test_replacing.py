@@ -31,6 +31,8 @@ from workflows.contracts.messages import Command
 from workflows.model.identity import NodeRef
 from workflows.model.remediation.marks import VETOES
 
+pytestmark = pytest.mark.long
+
 POOLS = tuple(f"kp-{letter}" for letter in "abcdefghijkl")
 
 
@@ -162,7 +164,6 @@ def test_a_static_pool_is_refilled_and_the_newcomer_has_its_baseline(
         say(f"static: {timeline(closing, begun)}")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_pool_at_its_limits_awaits_the_place_that_the_deletion_frees(
     fleet: Fleet,
@@ -189,7 +190,6 @@ def test_a_pool_at_its_limits_awaits_the_place_that_the_deletion_frees(
         say(f"at its limits: {timeline(closing, begun)}")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_retire_replaces_the_machine_without_a_reboot(
     fleet: Fleet,
@@ -210,7 +210,6 @@ def test_a_retire_replaces_the_machine_without_a_reboot(
     assert karpenter.until_ready(pool, 1) != [ref.name]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_finalizer_that_stays_is_named_and_people_are_asked(
     fleet: Fleet,
@@ -236,7 +235,6 @@ def test_a_finalizer_that_stays_is_named_and_people_are_asked(
     assert closing.outcome == "replaced", fleet.episodes.shown(ref)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_reboot_that_karpenter_has_begun_is_karpenters_and_nothing_of_ours_stays(
     fleet: Fleet,
@@ -267,7 +265,6 @@ def test_a_reboot_that_karpenter_has_begun_is_karpenters_and_nothing_of_ours_sta
     assert seen.claim_deletions() == []
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_same_machine_that_comes_back_is_not_admitted(
     fleet: Fleet,
@@ -296,7 +293,6 @@ def test_the_same_machine_that_comes_back_is_not_admitted(
     assert fleet.episodes.closing(ref, 60, but=HICCUPS).outcome == "replaced"
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_our_vetoes_keep_karpenters_repair_away_while_we_act(
     fleet: Fleet,
@@ -333,7 +329,6 @@ def test_our_vetoes_keep_karpenters_repair_away_while_we_act(
     assert len(seen.claim_deletions()) == 1
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_an_emptied_node_stays_under_our_veto_and_goes_without_it(
     fleet: Fleet,

@@ -191,23 +191,11 @@ def test_a_step_of_a_replacement_fails_here(
     matrix.fails_here(scenario, stage(1), moment, worker_proxy)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", matrix.FAULTS.values(), ids=matrix.FAULTS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: type(s).__name__)
 def test_a_fault_at_any_call_of_a_replacement_changes_nothing_in_the_end(
-    scenario: Scenario,
-    fault: Fault,
-    stage: Callable[[int], Scene],
-    worker_proxy: FaultProxy,
-) -> None:
-    assert matrix.run_through(scenario, fault, stage, worker_proxy) >= 2
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("fault", matrix.MORE_FAULTS.values(), ids=matrix.MORE_FAULTS)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: type(s).__name__)
-def test_another_fault_at_any_call_of_a_replacement_changes_nothing_in_the_end(
     scenario: Scenario,
     fault: Fault,
     stage: Callable[[int], Scene],

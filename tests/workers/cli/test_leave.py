@@ -33,6 +33,8 @@ from workflows.model.detection.rules import AGENT_CONDITIONS
 from workflows.model.identity import sweep_workflow_id, task_queue, validation_workflow_id
 from workflows.model.remediation.marks import EPISODE
 
+pytestmark = pytest.mark.long
+
 POOL = "leaving"
 QUIET_S = 3.0
 """A report becomes a quarantine within milliseconds, while something is armed."""
