@@ -55,19 +55,22 @@ class RecordActivities:
         Idempotent: the record's lists are keyed, the Event's name is made from run and sequence;
         log line and metric are given once a process.
         """
-        if record.passed is not None:
-            self.record_phase(record.passed)
         refused = ""
-        if record.machine_id:
-            node = {"name": record.owner.node.name, "uid": record.owner.node.uid}
-            self._store.change(
-                record.machine_id, record.pool, node, lambda body: phase_change(body, record)
-            )
-        else:
-            refused = "the machine is not known: the node was never read"
-        self._write_event(record)
-        self._tell_once(record)
+        for one in record.in_order:
+            refused = self._record(one)
+            self._write_event(one)
+            self._tell_once(one)
         return Recorded(record.machine_id, refused)
+
+    def _record(self, record: PhaseRecord) -> str:
+        """Why it could not be written; "" = it stands."""
+        if not record.machine_id:
+            return "the machine is not known: the node was never read"
+        node = {"name": record.owner.node.name, "uid": record.owner.node.uid}
+        self._store.change(
+            record.machine_id, record.pool, node, lambda body: phase_change(body, record)
+        )
+        return ""
 
     def record_baseline(self, request: BaselineRequest) -> Recorded:
         """Implements `record_baseline`: the machine has a baseline, this one if it had none.

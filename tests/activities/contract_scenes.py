@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -237,20 +237,21 @@ class Recording(Scenario):
     effect = ("POST|PUT|PATCH", "/gpumachines")
 
     def request(self, scene: Scene) -> Any:
-        return PhaseRecord(
+        passed = PhaseRecord(
             owner=scene.owner,
             machine_id=scene.machine(),
             pool=scene.pool,
             workflow_id="w",
             run_id="r",
             sequence=1,
-            phase="closed",
+            phase="validated",
             fault="gpu-lost",
             detail="d",
             at=AT,
-            outcome="returned",
             attempt=Attempt("reboot", AT, "done", "a", "b"),
         )
+        at = AT + timedelta(seconds=1)
+        return replace(passed, sequence=2, phase="closed", at=at, outcome="returned", passed=passed)
 
     def check(self, scene: Scene, result: Any) -> None:
         assert result.refused == ""
@@ -259,7 +260,7 @@ class Recording(Scenario):
         assert (len(status["strikes"]), len(status["attempts"])) == (1, 1)
         created = scene.witness.events(Wanted(who=WORKER, verb="create", resource="events"))
         about = [e for e in created if e.body["involvedObject"]["name"] == scene.name]
-        assert len(about) == 1
+        assert sorted(e.body["reason"] for e in about) == ["Returned", "Validated"]
 
 
 class RecordingABaseline(Scenario):

@@ -129,8 +129,7 @@ class Referee:
         elif name == "record_baseline":
             self._admitted(request.owner.node.uid, before)
         elif name == "record_phase" and before.deletions:
-            told = {request.phase, request.passed.phase if request.passed else ""}
-            is_validated = Phase.VALIDATED.value in told
+            is_validated = any(r.phase == Phase.VALIDATED.value for r in request.in_order)
             assert not is_validated or self.admitted, "told of a successor that nobody admitted"
         if after.deletions > before.deletions:
             self._given_away(name, request, before)

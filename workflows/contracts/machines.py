@@ -64,6 +64,11 @@ class PhaseRecord:
     validation: Validation | None = None
     passed: "PhaseRecord | None" = None
 
+    @property
+    def in_order(self) -> "tuple[PhaseRecord, ...]":
+        """What passed, then this."""
+        return (*self.passed.in_order, self) if self.passed else (self,)
+
 
 @dataclass(frozen=True)
 class Recorded:

@@ -38,6 +38,8 @@ def test_each_node_ends_as_it_should_within_the_limit() -> None:
     assert replaced["pool"] == "elastic"
     assert replaced["successor"] not in ("", replaced["node"])
     assert replaced["pods_on_successor"] == 2
+    well = [node for node in answer.json["nodes"] if node["ended"] in ("returned", "replaced")]
+    assert all("validated" in dict(node["phases"]) for node in well), well
     assert took_s < LIMIT_S
     assert left_behind() == before
 

@@ -129,7 +129,7 @@ async def _phases(client: Client, events: list[HistoryEvent]) -> tuple[PhaseSeen
             continue
         (record,) = await client.data_converter.decode(scheduled.input.payloads, [PhaseRecord])
         assert isinstance(record, PhaseRecord)
-        seen.append(PhaseSeen(record.phase, record.at, record.held, record.detail))
+        seen += [PhaseSeen(one.phase, one.at, one.held, one.detail) for one in record.in_order]
     return tuple(seen)
 
 
