@@ -41,6 +41,8 @@ from workflows.model.remediation.marks import EPISODE, parse_marker
 from workflows.model.remediation.permit import FRESH_S
 from workflows.model.remediation.reboot import BootRecord, Proof
 
+pytestmark = pytest.mark.long
+
 POOL = "safety"
 CHANGES = {
     "gate": {"timeout_s": 120, "settle_s": 60},
@@ -228,7 +230,6 @@ def test_a_reboot_pod_that_starts_in_another_boot_refuses(stage: Stage, desk: De
     assert stage.new_boots(node) == 1
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_kubelet_that_heals_after_the_episode_gave_up_finds_no_reboot_to_do(
     stage: Stage,
