@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities import errors
 from activities.kube.client import KubeClient
@@ -29,6 +30,7 @@ from activities.kube.node_pods import (
     view_of,
 )
 from activities.permit import Authority, StandingPermit
+from workflows.contracts.errors import OTHER_HEALER
 from workflows.contracts.kube import Drained, DrainRequest
 from workflows.model.detection.finding import printable
 from workflows.model.node import PodView
@@ -52,6 +54,8 @@ AGAIN_LAST_S: Final = 5.0
 """Back-off of a blocked pod; a change of a budget or of a pod on the node cuts it short."""
 MAX_BLOCKED: Final = 32
 """Pods named in an answer; the count of all is in `remaining`."""
+GIVE_WAY_LOOK_S: Final = 5.0
+"""Between two looks whether another healer has begun, also while nothing is left to evict."""
 MAX_REMEMBERED: Final = 1_000
 """Evicted UIDs that a later attempt is told of, so that it counts each pod once."""
 MAX_TOLD: Final = 8
@@ -88,7 +92,8 @@ class DrainActivity:
 
         Raises:
             ApplicationError: the permit is refused before an eviction (overruled, not-owner,
-                no slot, paused): some pods may be gone, the node is as it was found.
+                no slot, paused), or another healer has begun while it waited: some pods may be
+                gone, the node is as it was found.
             ApiError: the pods cannot be listed at all.
         """
         progress = _Progress.resumed()
@@ -150,6 +155,7 @@ class _DrainRun:
         resources: ExitStack,
     ) -> None:
         self._kube = kube
+        self._permit = permit
         self._request = request
         self._node = request.owner.node.name
         self._resources = resources
@@ -169,6 +175,8 @@ class _DrainRun:
         self._unasked: set[str] | None = None
         self._told_at = float("-inf")
         self._slow_until = 0.0
+        self._healer_look: Future[None] | None = None
+        self._healer_due_at = monotonic() + GIVE_WAY_LOOK_S
 
     def until_done(self) -> Drained:
         """Looks, evicts what is due, waits for the next change; until done or no longer useful."""
@@ -176,6 +184,7 @@ class _DrainRun:
             self._spend()
             self._tell()
             self._collect()
+            self._give_way()
             pods = self._seen()
             if pods is not None:
                 self._last_seen = pods
@@ -272,6 +281,28 @@ class _DrainRun:
             if future.done():
                 del self._running[uid]
                 self._take(uid, future.result())
+
+    def _give_way(self) -> None:
+        """Evictions ask for a permit; a wait for pods that were asked to go looks here.
+
+        Raises:
+            ApplicationError: another healer has begun on the node.
+        """
+        if self._healer_look is not None and self._healer_look.done():
+            look, self._healer_look = self._healer_look, None
+            self._healer_due_at = monotonic() + GIVE_WAY_LOOK_S
+            look.result()
+        if self._healer_look is None and monotonic() >= self._healer_due_at:
+            self._healer_look = self._pool.submit(self._find_healer)
+
+    def _find_healer(self) -> None:
+        try:
+            self._permit.check()
+        except ApiError as error:
+            _log.warning("healer_not_looked_for", node=self._node, error=str(error))
+        except ApplicationError as refusal:
+            if refusal.type == OTHER_HEALER:
+                raise
 
     def _take(self, uid: str, tried: Tried) -> None:
         known = self._tries.setdefault(uid, _Try())

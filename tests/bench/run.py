@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import bench_agent, bench_episode, bench_line, bench_reflex
+from tests.bench import bench_agent, bench_demo, bench_episode, bench_line, bench_reflex
 from tests.bench.figure import Figure
 from workers.lab.address import LabAddress
 
@@ -31,6 +31,7 @@ MEASUREMENTS: Sequence[Measurement] = (
     bench_reflex.measure,
     bench_line.measure,
     bench_episode.measure,
+    bench_demo.measure,
 )
 TARGETS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
@@ -43,6 +44,7 @@ TARGETS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "actions_per_episode_returned": (40, 40),
         "events_per_episode_returned": (160, 160),
         "retries_and_heartbeats_per_long_boot": (60, 60),
+        "demo_s": (150, 150),
     }
 )
 """p50 and p99 at most, from the project's own promises."""

@@ -21,7 +21,7 @@ from workers.lab.address import LabAddress
 
 pytestmark = pytest.mark.long
 
-KILLED, DELETED, TWICE = "killed", "deleted", "twice"
+KILLED, DELETED = "killed", "deleted"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def fleet(
     lab: LabAddress, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
     folder: Path = tmp_path_factory.mktemp("killed")
-    pools = [pool for prefix in (KILLED, DELETED, TWICE) for pool in cast_pools(prefix)]
+    pools = [pool for prefix in (KILLED, DELETED) for pool in cast_pools(prefix)]
     with fleet_on(lab, cluster, folder, pools, cast_policy()) as own:
         yield own
 
@@ -41,24 +41,13 @@ def stage(fleet: Fleet, nodes: TestNodes, witness: AuditLog) -> Stage:
 
 @pytest.mark.timeout(400)
 def test_a_killed_worker_changes_no_ending_whatever_phase_the_episode_is_in(stage: Stage) -> None:
+    """Killed in each phase, which goes on before another worker is there; then once more."""
     actors = company(stage, KILLED, PARTS)
     actors.enter()
     stage.fleet.worker.kill()
     restarted = stage.fleet.processes.start("worker")
     actors.leave()
     stage.fleet.worker = until_working(restarted)
-    actors.judge()
-
-
-@pytest.mark.timeout(400)
-def test_a_worker_killed_before_and_after_each_phase_goes_on_changes_no_ending(
-    stage: Stage,
-) -> None:
-    actors = company(stage, TWICE, PARTS)
-    actors.enter()
-    stage.fleet.worker.kill()
-    stage.fleet.restart_worker()
-    actors.leave()
     stage.fleet.worker.kill()
     stage.fleet.restart_worker()
     actors.judge()

@@ -263,6 +263,29 @@ def test_a_marker_removed_in_mid_drain_stops_it(
     assert late == []
 
 
+def test_it_gives_way_to_a_healer_that_begins_while_it_waits(
+    desk: Desk, work: Work, owner: Owner, cluster: Cluster
+) -> None:
+    work.pod("a")
+    work.until_running()
+    taint = {"key": "karpenter.sh/rebooting", "effect": "NoSchedule"}
+
+    def begin() -> None:
+        taints = cluster.kube.get(paths.node(work.node))["spec"].get("taints") or []
+        labels = {"karpenter.sh/nodepool": "p"}
+        cluster.patch_node(
+            work.node, {"metadata": {"labels": labels}, "spec": {"taints": [*taints, taint]}}
+        )
+
+    healer = threading.Timer(1, begin)
+    healer.start()
+    with pytest.raises(ApplicationError) as caught:
+        desk.do(DRAIN, DrainRequest(owner, DrainWay.FINISH_WORK, 30))
+    healer.join()
+    assert caught.value.type == errors.OTHER_HEALER
+    assert work.left() == work.pods
+
+
 @pytest.mark.parametrize("way", [DrainWay.FINISH_WORK, DrainWay.NONE])
 def test_ways_that_do_not_evict_leave_the_pods(
     desk: Desk, work: Work, owner: Owner, witness: AuditLog, way: DrainWay
