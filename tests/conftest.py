@@ -40,11 +40,18 @@ come), which leaves the cores to the first and to what comes after it."""
 LONGEST_FIRST = ("chaos", "scenarios", "workers", "workflows", "replay", "lab", "activities")
 """Folders whose files keep a process for minutes: one that began last would be waited for alone."""
 
+LONG = ("chaos", "lab")
+"""Folders that `make test` leaves to `make test-long`: what dies and hangs, and the proving ground itself."""
+
 _numbers = itertools.count(1)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of these files and folders begin first; files stay together and in order."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in LONG:
+            item.add_marker(pytest.mark.long)
     items.sort(key=_rank)
 
 

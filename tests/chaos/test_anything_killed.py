@@ -142,7 +142,6 @@ VICTIMS = (
 )
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("victim", VICTIMS, ids=lambda victim: victim.name)
 def test_what_is_killed_changes_no_ending_whatever_phase_the_episode_is_in(

@@ -26,8 +26,6 @@ from tests.harness.proxy_kubeconfig import kubeconfig_through_proxy
 from workers.lab.address import LabAccount, LabAddress
 from workflows.model.identity import machine_id
 
-pytestmark = pytest.mark.long
-
 POOL = "faults"
 LONG_BATCH = 16
 CASES_AN_EPISODE = 3

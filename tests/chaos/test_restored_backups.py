@@ -69,7 +69,6 @@ def until_nobody_waits(stage: Stage, nodes: Iterable[str]) -> None:
         )
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_restored_temporal_drains_and_reboots_nothing_again(own: OwnLab) -> None:
     """Guard: the fence of each request, and `closed_outcome` of the machine record."""
@@ -102,7 +101,6 @@ def test_a_restored_temporal_drains_and_reboots_nothing_again(own: OwnLab) -> No
     own.nodes.remove_all()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_restored_etcd_reboots_nothing_again(own: OwnLab) -> None:
     """Guard: `recover` episodes only gate; a task is bound to the boot it was asked in."""

@@ -41,8 +41,6 @@ from workflows.model.remediation.marks import EPISODE, parse_marker
 from workflows.model.remediation.permit import FRESH_S
 from workflows.model.remediation.reboot import BootRecord, Proof
 
-pytestmark = pytest.mark.long
-
 POOL = "safety"
 CHANGES = {
     "gate": {"timeout_s": 120, "settle_s": 60},

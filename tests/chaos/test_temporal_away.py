@@ -17,8 +17,6 @@ from workers.lab.address import Component
 from workers.lab.controlplane.lab import Lab
 from workers.lab.kubelet.spec import Power
 
-pytestmark = pytest.mark.long
-
 POOL = "away"
 SHORT_S = 5.0
 LONG_S = 120.0

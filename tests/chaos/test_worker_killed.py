@@ -19,8 +19,6 @@ from tests.harness.processes import until_working
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 
-pytestmark = pytest.mark.long
-
 KILLED, DELETED = "killed", "deleted"
 
 

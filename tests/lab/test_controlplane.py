@@ -38,8 +38,6 @@ from workers.lab.controlplane.pki import KeyPair, node_certificate
 from workers.lab.controlplane.programs import find_programs
 from workers.lab.controlplane.settings import AuditMode, LabSettings
 
-pytestmark = pytest.mark.long
-
 # Without the parts that a test of the control plane's own life doesn't need.
 BARE = LabSettings(fleet=False, temporal=False, deploy=None)
 DEADLINE_S = 30.0

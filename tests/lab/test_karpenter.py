@@ -24,8 +24,6 @@ from workers.lab.karpenter.node_pools import UNVALIDATED, PoolShape
 from workers.lab.kubelet.client import FleetClient, FleetError
 from workers.lab.kubelet.spec import Machine, NodeKind, Power
 
-pytestmark = pytest.mark.long
-
 LIMIT_S = 30.0
 REPAIR_LIMIT_S = 180.0
 """Karpenter's kwok provider tolerates both of its conditions for 30 s."""

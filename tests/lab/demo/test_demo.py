@@ -12,7 +12,7 @@ from tests.harness.processes import fleetmend
 from tests.harness.starts import CLI
 from tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 def left_behind() -> set[Path]:
