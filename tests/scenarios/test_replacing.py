@@ -13,7 +13,7 @@ import pytest
 
 from activities.kube import paths
 from activities.kube.client import JsonObject, PatchKind
-from tests.harness.audit import AuditLog
+from tests.harness.audit import AuditEvent, AuditLog, Wanted
 from tests.harness.cluster import Cluster
 from tests.harness.episodes import HICCUPS
 from tests.harness.fleet import Fleet, fleet_on
@@ -94,6 +94,41 @@ def say(line: str) -> None:
     sys.stdout.write(f"\n{line}\n")
 
 
+def steps_of(seen: AuditLog, old: str, since: datetime) -> dict[str, float]:
+    """Seconds that each step of a replacement took, by the API server's record."""
+
+    def first(
+        after: datetime, verb: str, resource: str, is_it: Callable[[AuditEvent], bool]
+    ) -> Any:
+        found = seen.events(Wanted(verb=verb, resource=resource))
+        return next(e for e in found if e.received_at > after and is_it(e))
+
+    def is_bound(event: AuditEvent) -> bool:
+        is_there = (event.body.get("target") or {}).get("name") == node.body["metadata"]["name"]
+        return is_there and not event.name.startswith("fleetmend-")
+
+    def is_release(event: AuditEvent) -> bool:
+        meta = event.body.get("metadata") or {}
+        return event.name == old and "finalizers" in meta and not meta["finalizers"]
+
+    evicted = first(since, "create", "pods/eviction", lambda e: e.who != "")
+    claim = first(evicted.answered_at, "create", "nodeclaims", lambda e: True)
+    node = first(claim.answered_at, "create", "nodes", lambda e: True)
+    bound = first(node.answered_at, "create", "pods/binding", is_bound)
+    deleted = first(since, "delete", "nodeclaims", lambda e: True)
+    gone = first(deleted.received_at, "patch", "nodes", is_release)
+    return {
+        "first eviction to the new claim": _between(evicted, claim),
+        "new claim to its Node": _between(claim, node),
+        "Node to work on it": _between(node, bound),
+        "claim deleted to its Node gone": _between(deleted, gone),
+    }
+
+
+def _between(one: AuditEvent, other: AuditEvent) -> float:
+    return (other.answered_at - one.answered_at).total_seconds()
+
+
 def timeline(closing: Any, begun: datetime) -> str:
     return ", ".join(f"{name} {(at - begun).total_seconds():.1f} s" for name, at in closing.phases)
 
@@ -135,6 +170,22 @@ def test_a_broken_machine_of_an_elastic_pool_is_replaced_and_its_work_runs_again
     counts = fleet.episodes.counts(ref)
     with capsys.disabled():
         say(f"elastic: {timeline(closing, begun)}; work ran again at {running:.1f} s; {counts}")
+    ours = steps_of(seen, sick, begun)
+    # The same by hand: a person deletes the other machine's claim, and Karpenter does all the rest.
+    begun = datetime.now(UTC)
+    claim = karpenter.claim_of(well)
+    assert claim is not None
+    karpenter.delete_claim(claim)
+    wait_until(
+        lambda: len(set(training.places()) - {well}) == 2, WORK_LIMIT_S, "the work runs elsewhere"
+    )
+    training.until_running(2)
+    karpenter.until_gone(well)
+    karpenters = steps_of(seen, well, begun)
+    assert ours.keys() == karpenters.keys(), (ours, karpenters)
+    with capsys.disabled():
+        for step, takes_s in ours.items():
+            say(f"{step}: {takes_s:.2f} s, by Karpenter alone {karpenters[step]:.2f} s")
 
 
 @pytest.mark.timeout(300)
