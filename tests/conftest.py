@@ -48,15 +48,19 @@ _numbers = itertools.count(1)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of these files and folders begin first; files stay together and in order."""
+    """Marks what is long; `BEGIN` and `LONGEST_FIRST` begin first, files stay together and in order."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in LONG:
+        if _path(item).parts[0] in LONG:
             item.add_marker(pytest.mark.long)
     items.sort(key=_rank)
 
 
+def _path(item: pytest.Item) -> Path:
+    return item.path.relative_to(Path(__file__).parent)
+
+
 def _rank(item: pytest.Item) -> tuple[int, int]:
-    path = item.path.relative_to(Path(__file__).parent)
+    path = _path(item)
     return _place(path.as_posix(), BEGIN), _place(path.parts[0], LONGEST_FIRST)
 
 

@@ -282,11 +282,13 @@ class TemporalRuntime:
         self._doing = self._told[1].doing if self._told else ""
         self.show()
 
-    def _stand_still(self, contract: Contract[Any, Any], why: str) -> None:
-        """A step that people's settings keep from being done."""
+    async def _stand_still(self, contract: Contract[Any, Any], why: str) -> None:
+        """A step that people's settings keep from being done; what has passed is recorded now."""
         self._doing, self._stood_still = f"{contract.name} waits: {why}", True
         self.show()
         self._upsert(step_update(f"{contract.name} waits"))
+        if self._passed is not None:
+            await self._record(self._passed)
 
     def show(self) -> None:
         """The current details anew: what was told last, what runs now, and a pause."""
@@ -327,9 +329,7 @@ class TemporalRuntime:
         if contract.effect is Effect.READ or inbox.paused is None:
             return
         inbox.tell(self.now(), f"paused before {contract.name}")
-        self._stand_still(contract, inbox.pause())
-        if self._passed is not None:
-            await self._record(self._passed)
+        await self._stand_still(contract, inbox.pause())
         await workflow.wait_condition(
             lambda: inbox.paused is None or inbox.interruption() is not None
         )
@@ -340,10 +340,8 @@ class TemporalRuntime:
         """A person's setting forbids the step: wait until it is lifted or anything changes."""
         inbox = self._inbox
         inbox.tell(self.now(), f"{contract.name} waits: {detail}")
-        self._stand_still(contract, detail)
         news = inbox.news
-        if self._passed is not None:
-            await self._record(self._passed)
+        await self._stand_still(contract, detail)
         asked = PermitRequest(request.owner, contract.effect)
         await self._wait_for_answer(AWAIT_PERMIT, asked, lambda box: box.news != news, None)
 

@@ -115,9 +115,12 @@ def test_a_fault_in_a_long_outage_is_quarantined_at_once_and_healed_afterwards(
     live_through(own, *two, outage, LONG_S)
 
 
-def start_while_away(
-    own: OwnLab, stage: Stage, names: list[str], outage: Outage, for_s: float
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.name)
+def test_watch_and_worker_started_while_temporal_is_away_do_their_work(
+    own: OwnLab, two: tuple[Stage, list[str]], outage: Outage
 ) -> None:
+    stage, names = two
     own.fleet.watch.end()
     own.fleet.worker.end()
     outage.begin(own.hands)
@@ -130,7 +133,7 @@ def start_while_away(
             assert cordon_delay_s(stage, node) < WITHIN_S
         stays_true(
             lambda: all(stage.cluster.node(node).unschedulable for node in names),
-            for_s,
+            START_S,
             "both stay quarantined",
         )
         assert worker.is_alive(), worker.tail()
@@ -138,11 +141,3 @@ def start_while_away(
         outage.end(own.hands)
     own.fleet.worker = until_working(worker)
     judge_once(stage, names)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.name)
-def test_watch_and_worker_started_while_temporal_is_away_do_their_work(
-    own: OwnLab, two: tuple[Stage, list[str]], outage: Outage
-) -> None:
-    start_while_away(own, *two, outage, START_S)

@@ -178,29 +178,27 @@ async def retire_in_the_reboot(stage: Stage) -> None:
     await stage.say("retire")
 
 
-async def retire_while_paused(stage: Stage) -> None:
-    go = stage.block("open_episode")
-    await stage.until_called("open_episode")
+async def paused_in(stage: Stage, step: str) -> None:
+    """A person's pause arrives while the step runs; returns when the run stands still after it."""
+    go = stage.block(step)
+    await stage.until_called(step)
     await stage.say("pause")
     go.set()
     await stage.until_story("paused before")
+
+
+async def retire_while_paused(stage: Stage) -> None:
+    await paused_in(stage, "open_episode")
     await stage.say("retire")
 
 
 async def pause_and_resume(stage: Stage) -> None:
-    go = stage.block("note_slot")
-    await stage.until_called("note_slot")
-    await stage.say("pause")
-    go.set()
-    await stage.until_story("paused before")
+    await paused_in(stage, "note_slot")
     await stage.say("resume")
 
 
 async def pause_before_the_give_back(stage: Stage) -> None:
-    go = stage.block("diagnose")
-    await stage.until_called("diagnose")
-    await stage.say("pause")
-    go.set()
+    await paused_in(stage, "diagnose")
     await stage.until_story("paused before give_back")
     await stage.say("resume")
 

@@ -205,14 +205,9 @@ def test_a_marker_of_watch_that_comes_before_its_report_is_waited_for() -> None:
 def test_a_node_that_a_pause_keeps_from_its_return_is_recorded_as_validated() -> None:
     world = lost_gpu()
     run = started(world)
-    answer = world.answer
-
-    def paused_in_the_gate(name, request, now):  # type: ignore[no-untyped-def]
-        if name == "diagnose":
-            run.runtime.inbox.take_command(Command.PAUSE, word(), now)
-        return answer(name, request, now)
-
-    world.answer = paused_in_the_gate  # type: ignore[method-assign]
+    world.hooks["diagnose"] = lambda: run.inbox.take_command(
+        Command.PAUSE, word(), run.runtime.now()
+    )
     seen: list[str] = []
 
     def recorded() -> list[str]:

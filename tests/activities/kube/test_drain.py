@@ -263,25 +263,19 @@ def test_a_marker_removed_in_mid_drain_stops_it(
     assert late == []
 
 
-def test_it_gives_way_to_a_healer_that_begins_while_it_waits(
+def test_it_gives_way_to_another_healer_while_it_only_waits(
     desk: Desk, work: Work, owner: Owner, cluster: Cluster
 ) -> None:
     work.pod("a")
     work.until_running()
     taint = {"key": "karpenter.sh/rebooting", "effect": "NoSchedule"}
-
-    def begin() -> None:
-        taints = cluster.kube.get(paths.node(work.node))["spec"].get("taints") or []
-        labels = {"karpenter.sh/nodepool": "p"}
-        cluster.patch_node(
-            work.node, {"metadata": {"labels": labels}, "spec": {"taints": [*taints, taint]}}
-        )
-
-    healer = threading.Timer(1, begin)
-    healer.start()
+    taints = cluster.kube.get(paths.node(work.node))["spec"].get("taints") or []
+    labels = {"karpenter.sh/nodepool": "p"}
+    cluster.patch_node(
+        work.node, {"metadata": {"labels": labels}, "spec": {"taints": [*taints, taint]}}
+    )
     with pytest.raises(ApplicationError) as caught:
         desk.do(DRAIN, DrainRequest(owner, DrainWay.FINISH_WORK, 30))
-    healer.join()
     assert caught.value.type == errors.OTHER_HEALER
     assert work.left() == work.pods
 
