@@ -28,6 +28,8 @@ FLAPS = 25
 RSS_GROWTH_MIB = 24.0
 """Hundreds of changes are read, judged and compared meanwhile; the interpreter keeps some of that."""
 BACK_S = 90.0
+TRIED_S = 30.0
+"""A call to a Temporal that hangs takes 3 s."""
 
 
 @dataclass
@@ -119,6 +121,11 @@ def _has_run(fleet: Fleet, node: NodeRef) -> bool:
         return False
 
 
+def _named(fleet: Fleet, event: str) -> set[str]:
+    """The nodes of which watch has logged this."""
+    return {line["node"] for line in fleet.watch.logged(event)}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_n17_a_storm_in_an_outage_loses_no_node_that_is_still_faulty(
@@ -130,12 +137,20 @@ def test_n17_a_storm_in_an_outage_loses_no_node_that_is_still_faulty(
     before_mib = fleet.watch.rss_mib()
     lab_hands.kill(Component.TEMPORAL)
     try:
+        for node in (*unknown, *well):
+            nodes.inject(node, "unknown")
+        wait_until(
+            lambda: {*unknown, *well} <= _named(fleet, "report_not_sent"),
+            TRIED_S,
+            "a report of each was tried in vain",
+            saw=fleet.watch.tail,
+        )
         for _ in range(FLAPS):
             for node in (*unknown, *well):
-                nodes.inject(node, "unknown")
                 nodes.clear(node, "unknown")
-        for node in unknown:
-            nodes.inject(node, "unknown")
+                nodes.inject(node, "unknown")
+        for node in well:
+            nodes.clear(node, "unknown")
         for node in lost:
             nodes.inject(node, "gpu-lost")
         for node in lost:
@@ -155,7 +170,14 @@ def test_n17_a_storm_in_an_outage_loses_no_node_that_is_still_faulty(
     for node in well:
         # What is over by then is dropped. A report that was on its way when it was still true may come
         # through, and a light node that is late with its Lease is reported too: to no effect.
-        assert [line for line in fleet.watch.logged("report_dropped") if line["node"] == node]
+        wait_until(
+            lambda node=node: (
+                node in _named(fleet, "report_dropped") or _has_run(fleet, refs[node])
+            ),  # type: ignore[misc]  # as above
+            BACK_S,
+            f"the report of {node} is dropped or told",
+            saw=fleet.watch.tail,
+        )
         if _has_run(fleet, refs[node]):
             closing = fleet.episodes.closing(refs[node])
             assert closing.outcome == "dismissed", fleet.episodes.shown(refs[node])
