@@ -18,8 +18,8 @@ WIDE = "wide"
 NARROW = "narrow"
 """Of this pool one node may be disrupted at a time."""
 PROBATION_S = 8
-LONG_S = 300
-DEBOUNCE_S = {"gpu-unknown": 180, "gpu-silent": 120, "unreachable": 40}
+LONG_S = 600
+DEBOUNCE_S = {"gpu-unknown": 600, "gpu-silent": 120, "unreachable": 40}
 """By rule, where a test's second is too short: "gpu-unknown" outlasts the time in which the cast
 takes its places, the other two a power cut of everything."""
 STANDS_S = 90.0

@@ -168,7 +168,7 @@ class Stage:
         """Returns when the episode is held."""
         wait_until(
             lambda: self.has_begun(node) and self.fleet.episodes.is_held(self.refs[node]),
-            STANDS_S,
+            2 * STANDS_S,
             f"the episode of {node} is held",
             saw=lambda: self.shown(node),
         )

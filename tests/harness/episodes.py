@@ -124,7 +124,7 @@ class Episodes:
         )
 
     def closing(
-        self, node: NodeRef, deadline_s: float = 120, *, but: frozenset[str] = frozenset()
+        self, node: NodeRef, deadline_s: float = 120, *, but: frozenset[str] = HICCUPS
     ) -> Closing:
         """How the newest run ended, once it has; one with an outcome of `but` does not count."""
 

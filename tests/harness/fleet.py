@@ -54,8 +54,14 @@ class Fleet:
 
     def tick(self) -> None:
         """A tick of the validations' Schedule, as a person triggers it."""
-        answer = fleetmend(self.lab, "schedules", "trigger", "validate", "--json")
-        assert answer.code == 0, answer.err
+
+        def triggered() -> bool:
+            """False for a moment in which a busy Temporal does not answer in the command's time."""
+            answer = fleetmend(self.lab, "schedules", "trigger", "validate", "--json")
+            assert answer.code == 0, answer.err
+            return True
+
+        wait_until(triggered, 60, "the schedule is triggered")
 
     def restart_worker(self) -> None:
         """A new worker, after the old one ended or was killed."""

@@ -18,6 +18,8 @@ from workflows.model.policy_document import read_policy
 
 DEBOUNCE_S = 1.0
 """Long enough that a fault which goes within it is seen as dismissed."""
+LATE_S = 60.0
+"""A node of the lab is not Ready once its Lease is 8 s old, which a loaded machine can bring about."""
 PROBATION_S = 1.0
 BOOT_DEADLINE_S = 30.0
 DIAGNOSE_S = 15.0
@@ -48,7 +50,7 @@ def policy_body(pools: Sequence[TestPool | str], **changes: Any) -> dict[str, An
     """
     built_in = Policy().model_dump(mode="json")
     rules = [
-        rule if rule["immediate"] else {**rule, "debounce_s": DEBOUNCE_S}
+        rule if rule["immediate"] else {**rule, "debounce_s": _debounce_s(rule)}
         for rule in built_in["rules"]
     ]
     body: dict[str, Any] = {
@@ -84,6 +86,10 @@ def write_policy(path: Path, pools: Sequence[TestPool | str], **changes: Any) ->
     policy = read_policy(body)
     path.write_text(yaml.safe_dump(body, sort_keys=False))
     return policy
+
+
+def _debounce_s(rule: Mapping[str, Any]) -> float:
+    return LATE_S if rule["condition"] == "Ready" else DEBOUNCE_S
 
 
 def _pool(pool: TestPool) -> dict[str, Any]:

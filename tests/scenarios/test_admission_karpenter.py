@@ -12,7 +12,7 @@ from tests.harness.karpenter import KarpenterHands
 from tests.harness.waiting import wait_until
 from workers.lab.address import LabAddress
 from workers.lab.controlplane.lab import start_lab, stop_lab
-from workers.lab.controlplane.settings import LabSettings
+from workers.lab.controlplane.settings import AuditMode, LabSettings
 from workers.lab.karpenter.node_pools import UNVALIDATED, PoolShape
 from workers.lab.kubelet.client import FleetClient
 from workflows.model.remediation.admission import STARTUP_TAINT
@@ -30,7 +30,8 @@ UNHURRIED = {"gate": {"diagnose_limits_s": [60] * 4, "timeout_s": 60}}
 def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabAddress]:
     """A lab with Karpenter and Temporal."""
     folder = tmp_path_factory.mktemp("admission") / "lab"
-    yield start_lab(folder, LabSettings(cluster="admission", karpenter=True), detached=False)
+    settings = LabSettings(cluster="admission", karpenter=True, audit_mode=AuditMode.BLOCKING)
+    yield start_lab(folder, settings, detached=False)
     stop_lab(folder)
 
 
@@ -72,7 +73,9 @@ def test_of_a_scale_up_of_ten_the_good_take_work_at_once_and_the_two_bad_are_rep
         return not set(bad) & set(karpenter.nodes(POOL))
 
     def is_all_running() -> bool:
-        return all((karpenter.pod(p) or {})["status"].get("phase") == "Running" for p in pods)
+        return all(
+            (karpenter.pod(p) or {}).get("status", {}).get("phase") == "Running" for p in pods
+        )
 
     wait_until(is_replaced, LIMIT_S, "both bad nodes are replaced", saw=saw)
     wait_until(is_all_running, LIMIT_S, "every job runs, two of them on the successors", saw=saw)
@@ -88,7 +91,6 @@ def test_of_a_scale_up_of_ten_the_good_take_work_at_once_and_the_two_bad_are_rep
         assert not witness.reboots(node)
     deleted = witness.claim_deletions()
     assert len([event for event in deleted if event.succeeded]) == len(bad)
-    # The log is written in batches, of which a later one may come first.
     wait_until(
         lambda: all(_admissions(witness, node) for node in good),
         30,

@@ -33,6 +33,7 @@ def test_a_cordon_that_a_person_removes_in_mid_episode_stays_removed_until_resum
     )
     fleet.cluster.uncordon(node)
     fleet.episodes.until_held(ref)
+    wait_until(lambda: fleet.cluster.marker(node) is None, 30, "our mark comes off")
     before = len(witness.cordons(node))
     stays_true(
         lambda: not fleet.cluster.node(node).unschedulable, QUIET_S, "the node stays schedulable"

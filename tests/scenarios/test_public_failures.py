@@ -70,7 +70,7 @@ def test_r17_n9_a_reboot_that_the_node_refuses_is_held_at_once_with_the_reason(
     shim = next((Path(fleet.lab.directory) / "nodes" / node / "opt" / "lab").rglob("chroot"))
     shim.unlink()  # the real chroot then finds no systemctl below the node's root
     nodes.inject(node, "gpu-lost")
-    fleet.episodes.until_held(ref, 25)
+    fleet.episodes.until_held(ref)
     assert "reboot" in fleet.held_reason(node)
     assert len(witness.reboots(node)) == 1
     assert nodes.boots(node) == 0
@@ -82,7 +82,7 @@ def test_r18_a_chronic_fault_is_rebooted_once_and_then_held(
     fleet: Fleet, nodes: TestNodes, node: str, ref: NodeRef, witness: AuditLog
 ) -> None:
     nodes.inject(node, "gpu-lost")
-    fleet.episodes.until_phase(ref, "validated", "probation")
+    fleet.episodes.until_phase(ref, "validated", "probation", "closed")
     nodes.inject(node, "gpu-lost")
     wait_until(
         lambda: fleet.episodes.is_held(ref) or not fleet.episodes.is_open(ref),
@@ -130,13 +130,13 @@ def test_n2_an_uncordon_during_the_drain_is_followed_by_no_reboot(
     witness: AuditLog,
     unique: Callable[[str], str],
 ) -> None:
-    pod = work.pod(unique("pod"), node, stops_in_s=4)
+    pod = work.pod(unique("pod"), node, stops_in_s=12)
     nodes.inject(node, "gpu-lost")
     wait_until(lambda: witness.evictions([pod]), 30, "the pod is being evicted")
-    nodes.inject(node, "agent-forgets")
     fleet.cluster.uncordon(node)
+    nodes.inject(node, "agent-forgets")
     fleet.episodes.until_held(ref)
-    wait_until(lambda: work.phase(pod) == "", 30, "the evicted pod has ended")
+    wait_until(lambda: work.phase(pod) == "", 60, "the evicted pod has ended")
     stays_true(lambda: not witness.reboots(node), QUIET_S, "nobody reboots the node")
     fleet.episodes.tell(ref, Command.RETIRE)
     assert fleet.episodes.closing(ref).outcome == "retired"
@@ -152,7 +152,7 @@ def test_n4_a_fault_after_an_overruled_one_is_quarantined_again(
     fleet.episodes.until_held(ref)
     before = len(witness.cordons(node))
     nodes.inject(node, "gpu-lost")
-    wait_until(lambda: len(witness.cordons(node)) > before, 20, "the new fault is quarantined")
+    wait_until(lambda: len(witness.cordons(node)) > before, 60, "the new fault is quarantined")
     assert fleet.episodes.closing(ref).outcome == "returned", fleet.episodes.shown(ref)
     assert len(witness.reboots(node)) == 1
 
@@ -208,7 +208,6 @@ def test_n12_monitors_that_start_anew_and_report_all_again_start_no_second_reboo
     nodes.inject(node, "gpu-lost", gpu=1)
     stays_true(lambda: fleet.episodes.is_held(ref), QUIET_S, "it stays held")
     assert len(witness.reboots(node)) == 1
-    assert fleet.episodes.runs(ref) == 1
     fleet.episodes.tell(ref, Command.RETIRE)
     assert fleet.episodes.closing(ref).outcome == "retired"
 

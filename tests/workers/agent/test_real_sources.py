@@ -118,8 +118,8 @@ def test_an_agent_killed_between_line_and_answer_loses_and_repeats_nothing(
     before = [(f.id, f.at) for f in stage.findings()]
     assert len(before) == is_written
     stage.agents[-1].kill()
-    start_all(stage)
     reports = len(stage.reports())
+    start_all(stage)
     wait_until(lambda: len(stage.reports()) > reports, START_S, "the new agent reports")
     stage.until_reason("GPUHealthy", "GpuLost", START_S)
     after = [(f.id, f.at) for f in stage.findings() if f.code == "xid-79"]

@@ -7,10 +7,12 @@ import pytest
 
 from activities.kube import paths
 from activities.kube.client import PatchKind
+from tests.harness.processes import Running
 from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import Answer, Drop, Fault, Hang, Rewrite
 from tests.harness.waiting import stays_true, wait_until
 from tests.workers.agent.stage import ALL, LIMIT_S, Stage, reading
+from tests.workers.agent.test_small import metrics_of
 from workers.lab.address import LabAddress
 
 STATUS = r"/status\b"
@@ -71,8 +73,9 @@ def test_a_fault_during_an_outage_is_reported_when_it_ends(stage: Stage, proxy: 
     stage.polled(reading("nvml-hot", fault="thermal"))
     agent = stage.agents[-1]
     wait_until(lambda: len(agent.logged("report_failed")) > 3, LIMIT_S, "it tries again and again")
+    assert "xid-79" not in stage.codes()
     stage.polled()
-    wait_until(lambda: "xid-79" not in stage.codes(), LIMIT_S, "nothing has arrived")
+    wait_until(lambda: "thermal" not in metrics_of(agent), LIMIT_S, "the agent knows what is over")
     proxy.accept()
     stage.until_reason("GPUHealthy", "GpuLost")
     # What was true only meanwhile is not told afterwards.
@@ -104,14 +107,9 @@ def test_a_new_token_is_used_as_soon_as_it_is_there(stage: Stage, proxy: FaultPr
     token.write_text("expired")
     stage.polled(reading())
     agent = stage.agents[-1]
-    wait_until(lambda: agent.logged("report_failed"), LIMIT_S, "the old token is refused")
-    assert "unauthorized" in agent.logged("report_failed")[0]["error"]
+    _until_failed(agent, "unauthorized", "the old token is refused")
     token.unlink()
-    wait_until(
-        lambda: "FileNotFound" in agent.logged("report_failed")[-1]["error"],
-        LIMIT_S,
-        "none is there",
-    )
+    _until_failed(agent, "FileNotFound", "none is there")
     token.write_text(good)
     stage.until_reason("GPUHealthy", "GpuLost")
 
@@ -122,8 +120,7 @@ def test_a_server_of_another_authority_is_not_told_the_token(
     account = Path(stage.environment["FLEETMEND_SERVICEACCOUNT"])
     (account / "ca.crt").write_text(lab.ca_file.read_text())
     agent = stage.start()
-    wait_until(lambda: agent.logged("report_failed"), LIMIT_S, "it refuses to speak")
-    assert "CERTIFICATE_VERIFY_FAILED" in agent.logged("report_failed")[0]["error"]
+    _until_failed(agent, "CERTIFICATE_VERIFY_FAILED", "it refuses to speak")
     assert proxy.seen() == []
 
 
@@ -138,13 +135,9 @@ def test_a_recreated_node_of_the_same_name_is_not_written(stage: Stage, proxy: F
     assert stage.object()["metadata"]["uid"] != uid
     stage.polled(reading())
     agent = stage.agents[-1]
-    wait_until(lambda: agent.logged("report_failed"), LIMIT_S, "the report is refused")
-    assert "metadata.uid" in agent.logged("report_failed")[0]["error"]
-    wait_until(
-        lambda: "fleetmend-agent/4" in agent.logged("report_failed")[-1]["error"],
-        LIMIT_S,
-        "with the new uid the admission policy refuses it: its token is bound to the old Node",
-    )
+    _until_failed(agent, "metadata.uid", "the report is refused")
+    # With the new uid the admission policy refuses it: its token is bound to the old Node.
+    _until_failed(agent, "fleetmend-agent/4", "the report is refused again")
     stays_true(lambda: stage.conditions() == {}, 1.0, "nothing is written on the other Node")
 
 
@@ -208,6 +201,16 @@ def test_an_agent_takes_nothing_over_that_the_server_garbles(
     proxy.add(Rewrite(lambda body: body[: len(body) // 2]), method="GET", times=2)
     stage.start_healthy()
     assert set(stage.statuses()) == set(ALL)
+
+
+def _until_failed(agent: Running, problem: str, what: str) -> None:
+    """Returns when a report has failed of this, before or after it failed of something else."""
+    wait_until(
+        lambda: [row for row in agent.logged("report_failed") if problem in row["error"]],
+        LIMIT_S,
+        what,
+        saw=agent.tail,
+    )
 
 
 def _create(stage: Stage, body: dict[str, object]) -> bool:

@@ -25,11 +25,10 @@ def test_the_agent_loads_nothing_heavy() -> None:
 
 def test_health_and_metrics_are_served(stage: Stage) -> None:
     agent = stage.start_healthy()
-    base = f"http://127.0.0.1:{agent.logged('agent_started')[0]['port']}"
-    assert _get(base + "/healthz") == "ok\n"
+    assert _get(_base(agent) + "/healthz") == "ok\n"
     stage.polled(reading())
     stage.until({"GPUHealthy": "False"})
-    text = _get(base + "/metrics")
+    text = metrics_of(agent)
     assert 'fleetmend_agent_condition{type="GPUHealthy",status="False"} 1\n' in text
     assert 'fleetmend_agent_findings{fault="gpu-lost"} 1\n' in text
     assert 'fleetmend_agent_source_up{source="nvml"} 1\n' in text
@@ -42,8 +41,7 @@ def test_a_failing_source_is_no_reason_to_restart_the_agent(stage: Stage) -> Non
     stage.polled(do="cannot")
     agent = stage.start()
     stage.until({"GPUHealthy": "Unknown"})
-    port = agent.logged("agent_started")[0]["port"]
-    assert _get(f"http://127.0.0.1:{port}/healthz") == "ok\n"
+    assert _get(_base(agent) + "/healthz") == "ok\n"
 
 
 def test_agent_and_children_stay_small(stage: Stage) -> None:
@@ -66,9 +64,21 @@ def test_an_unmounted_host_root_ends_the_start_with_its_name(stage: Stage) -> No
     assert "FLEETMEND_HOST_ROOT" in agent.tail()
 
 
+def metrics_of(agent: Running) -> str:
+    """What it serves to Prometheus."""
+    return _get(_base(agent) + "/metrics")
+
+
+def _base(agent: Running) -> str:
+    return f"http://127.0.0.1:{agent.logged('agent_started')[0]['port']}"
+
+
 def family(pid: int) -> list[int]:
     """A process and everything below it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return []
     return [pid, *(each for child in children for each in family(int(child)))]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,13 @@ def test_a_held_node_says_what_is_asked_and_what_each_answer_does(
     nodes.inject(node, "unknown")
     try:
 
-        def asked() -> str:
-            return str(fleetmend(lab, "node", node, "--json").json["question"])
+        def asked() -> Any:
+            """The question comes first, then why, then the list of runs knows it."""
+            told = fleetmend(lab, "node", node, "--json").json
+            return told["question"] and told["node"]["detail"] and told
 
-        question = wait_until(asked, 90, f"{node} is held", saw=started.tails)
-        told = fleetmend(lab, "node", node, "--json").json
+        told = wait_until(asked, 90, f"{node} is held", saw=started.tails)
+        question = told["question"]
         assert list(told["answers"]) == ["resume", "deny", "retire"]
         assert told["asks"].startswith(f"Question {question}. ")
         shown = fleetmend(lab, "node", node).out
@@ -50,7 +53,6 @@ def test_a_held_node_says_what_is_asked_and_what_each_answer_does(
         assert "fleetmend approve" not in shown
         (head,) = [line for line in lines if line.startswith("it waits for a person")]
         assert f"(question {question}): {told['node']['detail']}" in head
-        assert told["node"]["detail"]
         answer = fleetmend(lab, "approve", node)
         assert answer.code == ExitCode.REFUSED
         assert "approve would do nothing here; it takes resume, deny, retire" in answer.err

@@ -36,6 +36,10 @@ def frozen(lab: Lab, component: Component) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def start_s(lab: LabAddress) -> float:
+    return bare_start_s(lab)
+
+
+def bare_start_s(lab: LabAddress) -> float:
     """How long a command takes here when everything answers at once: refused by name."""
     begun = time.monotonic()
     answer = fleetmend(lab, "pause", "no-such-node", start_by=start_cold)
@@ -49,6 +53,7 @@ def told(
     """The command's answer, which comes in time; a moment in which the machine is busier is borne."""
     took_s: list[float] = []
     while len(took_s) < TRIES:
+        start_s = max(start_s, bare_start_s(lab)) if took_s else start_s
         begun = time.monotonic()
         answer = fleetmend(
             lab,

@@ -151,12 +151,12 @@ def test_a_hung_diagnostic_is_ended_with_all_its_children(
     (root / "proc/77").mkdir()
     (root / "proc/77/comm").write_text("nvvs\n")
     script = f"trap '' TERM\nsleep 300 &\necho $$ $! > {tmp_path}/pids\nwait\nsleep 300"
-    answer = run(script, limit_s=1)
+    answer = run(script, limit_s=3)
     assert answer.health is Health.UNKNOWN
-    assert "no end within 1 s" in answer.detail
+    assert "no end within 3 s" in answer.detail
     assert "1 nvvs are left" in answer.detail
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    wait_until(lambda: not any(map(is_running, pids)), 5, "the group is gone")
+    wait_until(lambda: not any(map(is_running, pids)), 30, "the group is gone")
 
 
 def test_a_child_that_outlives_a_passed_run_is_ended(run: Run, tmp_path: Path) -> None:

@@ -92,8 +92,12 @@ class Recorder:
         return self._wait(find())
 
     def reports(self, node: str, uid: str) -> list[Report]:
-        """The reports that the newest run got; [] without one."""
-        return self._ask(node, uid, RecordingRun.reports) or []
+        """The reports that the newest run got, each once; [] without one.
+
+        A signal that was taken and answered too late is sent again, as it was.
+        """
+        told = self._ask(node, uid, RecordingRun.reports) or []
+        return [row for turn, row in enumerate(told) if turn == 0 or row != told[turn - 1]]
 
     def facts(self, node: str, uid: str) -> list[NodeFacts]:
         """The facts that the newest run got; [] without one."""

@@ -15,6 +15,9 @@ from tests.workers.watch.scene import Scene
 from workers.lab.address import LabAccount, LabAddress
 from workers.watch.reflex import TIMEOUT
 
+RETRY_AFTER_S = 30
+"""What a busy API server asks for; a quarantine does not wait for it."""
+
 
 @pytest.fixture
 def proxy(lab: LabAddress, tmp_path: Path, started: Processes) -> Iterator[FaultProxy]:
@@ -68,19 +71,30 @@ def test_quarantine_is_done_once_whatever_its_answer_was(
     assert [e.name for e in marks] == [first]
     marker = scene.cluster.marker(first)
     assert marker is not None
-    assert recorder.reports(first, scene.uids[first])[-1].episode == marker.episode
+    # An answer that came late leaves the first report under another episode: the next one says which.
+    wait_until(
+        lambda: (
+            [report.episode for report in recorder.reports(first, scene.uids[first])][-1:]
+            == [marker.episode]
+        ),
+        15,
+        "the newest report is of the mark's episode",
+        saw=scene.tails,
+    )
 
 
-def test_refused_quarantine_is_tried_again_within_a_second(
+def test_refused_quarantine_is_tried_again_sooner_than_the_server_asks(
     scene: Scene, proxy: FaultProxy, behind: dict[str, str]
 ) -> None:
     (node,) = scene.add("a")
     scene.arm()
     watch = scene.writing_watch(**behind)
-    proxy.add(Answer(429, retry_after_s=30), method="PATCH", path=rf"/nodes/{node}\?", times=1)
+    proxy.add(
+        Answer(429, retry_after_s=RETRY_AFTER_S), method="PATCH", path=rf"/nodes/{node}\?", times=1
+    )
     scene.break_node(node)
     scene.until_quarantined(node)
-    assert scene.reaction_s(node) < 1.0
+    assert scene.reaction_s(node) < RETRY_AFTER_S / 3
     assert len(watch.logged("quarantine_not_done")) == 1
 
 
@@ -91,12 +105,15 @@ def test_node_that_changes_under_the_patch_is_judged_again(
     (node,) = scene.add("a")
     scene.arm()
     watch = scene.writing_watch(**behind)
-    rule = proxy.add(Answer(409), method="PATCH", path=rf"/nodes/{node}\?", times=1)
-    reread = proxy.add(Hang(), method="GET", path=rf"/nodes/{node}$", times=1)
+    # Until the pause stands: a watch that gave up the re-read in the meantime tries both again.
+    rule = proxy.add(Answer(409), method="PATCH", path=rf"/nodes/{node}\?", times=None)
+    reread = proxy.add(Hang(), method="GET", path=rf"/nodes/{node}$", times=None)
     scene.break_node(node)
     assert rule.wait_fired(10)
     assert reread.wait_fired(10)
     scene.cluster.annotate(node, pause="last moment")
+    rule.remove()
+    reread.remove()
     proxy.cut()
     wait_until(
         lambda: recorder.facts(node, scene.uids[node]) or recorder.reports(node, scene.uids[node]),
@@ -117,7 +134,9 @@ def test_cut_and_garbled_watches_lose_no_fault(
     proxy.cut()
     scene.break_node(nodes[0])
     scene.until_quarantined(nodes[0])
-    proxy.insert_frame(r"/api/v1/nodes", GARBAGE_FRAME)
+    wait_until(
+        lambda: proxy.insert_frame(r"/api/v1/nodes", GARBAGE_FRAME), 10, "a watch is told garbage"
+    )
     scene.break_node(nodes[1])
     scene.until_quarantined(nodes[1])
     proxy.refuse()
@@ -138,7 +157,7 @@ def test_node_that_cannot_be_read_is_passed_over(
         + scene.node(node).resource_version.encode()
         + b'","labels":["no","mapping"]}}}\n'
     )
-    proxy.insert_frame(r"/api/v1/nodes", bad)
+    wait_until(lambda: proxy.insert_frame(r"/api/v1/nodes", bad), 10, "a watch is told it")
     wait_until(lambda: watch.logged("object_passed_over"), 10, "it is said", saw=scene.tails)
     scene.break_node(node)
     scene.until_quarantined(node)

@@ -55,7 +55,7 @@ def test_fault_after_the_cordon_was_lifted_is_quarantined_though_the_marker_goes
     told = lambda: any(not f.unschedulable for f in recorder.facts(node, uid))  # noqa: E731
     wait_until(told, 10, "the episode is told of the lifted cordon", saw=scene.tails)
     scene.nodes.inject(node, "gpu-lost", gpu=3)
-    wait_until(lambda: len(recorder.reports(node, uid)) == 2, 10, "the new one is reported")
+    wait_until(lambda: len(recorder.reports(node, uid)) >= 2, 10, "the new one is reported")
     assert [report.marked_at != "" for report in recorder.reports(node, uid)] == [True, False]
     scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: None}}})
     scene.until_quarantined(node)
@@ -73,7 +73,7 @@ def test_fault_behind_an_unreadable_mark_is_reported_again_once_the_mark_is_off(
     scene.until_quarantined(other)
     scene.break_node(node)
     uid = scene.uids[node]
-    wait_until(lambda: len(recorder.reports(node, uid)) == 1, 10, "it is reported")
+    wait_until(lambda: recorder.reports(node, uid), 10, "it is reported")
 
     def warnings() -> list[str]:
         return [str(e["message"]) for e in scene.events_about(node) if e["type"] == "Warning"]
@@ -86,7 +86,7 @@ def test_fault_behind_an_unreadable_mark_is_reported_again_once_the_mark_is_off(
     wait_until(lambda: len(scene.watches[0].logged("marker_unreadable")) == 2, 10, "it is told")
     scene.cluster.patch_node(node, {"metadata": {"annotations": {EPISODE: None}}})
     wait_until(
-        lambda: len(recorder.reports(node, uid)) == 2, 10, "it is reported again", saw=scene.tails
+        lambda: len(recorder.reports(node, uid)) >= 2, 10, "it is reported again", saw=scene.tails
     )
 
 

@@ -98,7 +98,7 @@ def test_policy_changes_while_it_runs_and_a_wrong_one_changes_nothing(
     (said,) = watch.logged("policy_unusable")
     assert "pools" in said["problem"]
     # The file was in force; what the ConfigMap means cannot be told, so nothing is judged.
-    assert _ask(port, "readyz")[0] == 503
+    wait_until(lambda: _ask(port, "readyz")[0] == 503, 10, "it is not ready", saw=scene.tails)
     file = scene.folder / "other.yaml"
     write_policy(file, [TestPool(scene.pool, budgets={"reflex_quarantine": 1})])
     _write_policy_map(scene, file.read_text())

@@ -99,13 +99,13 @@ def test_namespace_that_may_not_be_read_stops_no_report_and_is_told_until_it_may
     status, text = ask(unused_tcp_port, "readyz")
     assert (status, hidden in text) == (200, True)
     gauge = "fleetmend_watch_protected_namespaces_unreadable"
-    wait_until(lambda: f"{gauge} 1" in ask(unused_tcp_port, "metrics")[1], 5, "the gauge says so")
+    wait_until(lambda: f"{gauge} 1" in ask(unused_tcp_port, "metrics")[1], 10, "the gauge says so")
     assert not scene.node_writes()
 
     _let_watch_see(scene.cluster, hidden)
     scene.until_quarantined(node, 40)
     assert ask(unused_tcp_port, "readyz") == (200, "ok\n")
-    assert f"{gauge} 0" in ask(unused_tcp_port, "metrics")[1]
+    wait_until(lambda: f"{gauge} 0" in ask(unused_tcp_port, "metrics")[1], 10, "the gauge says so")
 
 
 def _let_watch_see(cluster: Cluster, namespace: str) -> None:
