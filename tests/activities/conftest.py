@@ -4,9 +4,11 @@ Owns the desk: the worker's own account, the wired activities, and an activity c
 Temporal. Nodes here are bare Node objects unless a test asks for simulated ones.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +31,9 @@ from workflows.contracts.kube import Owner
 from workflows.model.identity import NodeRef
 
 SHORT = CallTimeout(connect_s=3, read_s=1.5)
+LEASE_NAMESPACE = "kube-node-lease"
+RENEWAL_S = 2.0
+"""Of a bare node's Lease, as the lab's kubelets do: after 8 s of silence a node is Unknown."""
 NO_TEMPORAL = cast("Client", None)
 """For activities that do not talk to Temporal."""
 
@@ -91,7 +96,7 @@ def _desk(kube: KubeClient, policy_file: Path, lab: LabAddress) -> Desk:
 
 @dataclass
 class BareNodes:
-    """Node objects without a machine behind them."""
+    """Node objects without a machine behind them, whose Leases are kept fresh for them."""
 
     cluster: Cluster
     pool: str
@@ -128,7 +133,9 @@ class BareNodes:
             {"status": {"nodeInfo": info, "conditions": [ready]}},
             kind=PatchKind.MERGE,
         )
-        return Owner(NodeRef(real, str(made["metadata"]["uid"])), f"ep-{real}")
+        uid = str(made["metadata"]["uid"])
+        self.cluster.kube.create(paths.leases(LEASE_NAMESPACE), _lease(real, uid))
+        return Owner(NodeRef(real, uid), f"ep-{real}")
 
     def set_boot_id(self, owner: Owner, boot_id: str) -> None:
         self.cluster.kube.patch(
@@ -138,14 +145,44 @@ class BareNodes:
         )
 
     def remove(self, name: str) -> None:
+        """The Node; its Lease follows, as it belongs to it."""
         with suppress(errors.NotFound):
             self.cluster.kube.delete(paths.node(name), uid=None)
+
+    def renew_until(self, ended: threading.Event) -> None:
+        """Heartbeats in the kubelets' place, also after a time without an API server."""
+        while not ended.wait(RENEWAL_S):
+            for name in tuple(self.added):
+                lease = paths.lease(LEASE_NAMESPACE, name)
+                with suppress(errors.ApiError):  # of a Node that is gone, or nobody answers
+                    self.cluster.kube.patch(
+                        lease, {"spec": {"renewTime": _now()}}, kind=PatchKind.MERGE, timeout=SHORT
+                    )
+
+
+def _lease(node: str, uid: str) -> JsonObject:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": node, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": _now()},
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @pytest.fixture
 def bare(cluster: Cluster, pool: str, unique: Callable[[str], str]) -> Iterator[BareNodes]:
     nodes = BareNodes(cluster, pool, unique)
+    ended = threading.Event()
+    heart = threading.Thread(target=nodes.renew_until, args=(ended,), daemon=True)
+    heart.start()
     yield nodes
+    ended.set()
+    heart.join()
     for name in nodes.added:
         nodes.remove(name)
 

@@ -85,6 +85,7 @@ def run_twice(scenario: Scenario, scene: Scene) -> None:
     told = scene.desk.told[-1:]
     second = scene.desk.do(scenario.contract, request, details=told)
     scenario.check(scene, second)
+    scenario.check_once(scene)
 
 
 class Moment(StrEnum):

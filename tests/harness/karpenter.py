@@ -83,13 +83,17 @@ class KarpenterHands:
 
     def until_ready(self, pool: str, count: int) -> list[str]:
         """The pool's nodes, once so many are Ready with their GPUs."""
-        wait_until(
-            lambda: len(self.ready_nodes(pool)) == count,
+
+        def ready() -> list[str]:
+            found = self.ready_nodes(pool)
+            return found if len(found) == count else []
+
+        return wait_until(
+            ready,
             max(NODE_LIMIT_S, NODE_EACH_S * count),
             f"pool {pool} has {count} ready nodes",
             saw=lambda: (self.nodes(pool), [claim.get("status") for claim in self.claims(pool)]),
         )
-        return self.ready_nodes(pool)
 
     def pod(self, name: str) -> JsonObject | None:
         """A pod now; None = gone."""
@@ -100,13 +104,22 @@ class KarpenterHands:
 
     def until_running(self, names: list[str]) -> dict[str, str]:
         """Node by pod, once all pods are Running."""
-        wait_until(
-            lambda: all(_phase(self.pod(name)) == "Running" for name in names),
+
+        def running() -> dict[str, str]:
+            pods = {name: self.pod(name) for name in names}
+            nodes = {
+                name: str(pod["spec"]["nodeName"])
+                for name, pod in pods.items()
+                if pod is not None and _phase(pod) == "Running"
+            }
+            return nodes if len(nodes) == len(names) else {}
+
+        return wait_until(
+            running,
             NODE_LIMIT_S,
             f"pods {', '.join(names)} are Running",
             saw=lambda: [(self.pod(name) or {}).get("status") for name in names],
         )
-        return {name: str((self.pod(name) or {})["spec"]["nodeName"]) for name in names}
 
     def delete_claim(self, claim: JsonObject) -> None:
         """As `kubectl delete nodeclaim`, but only this very one."""

@@ -73,10 +73,11 @@ class Training:
         )
 
     def until_running(self, count: int) -> list[str]:
-        wait_until(
-            lambda: len(self.places()) == count, WORK_LIMIT_S, f"{count} pods of {self.pool} run"
-        )
-        return self.places()
+        def places() -> list[str]:
+            found = self.places()
+            return found if len(found) == count else []
+
+        return wait_until(places, WORK_LIMIT_S, f"{count} pods of {self.pool} run", saw=self.places)
 
     def end(self) -> None:
         try:

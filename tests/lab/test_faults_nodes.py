@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from activities.kube import paths
 from activities.kube.errors import NotFound
-from tests.harness.audit import AGENT, AuditLog, Wanted
+from tests.harness.audit import AGENT, AuditEvent, AuditLog, Wanted
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from tests.harness.waiting import stays_true, wait_until
@@ -90,7 +91,16 @@ def test_conditions_and_findings_travel_in_one_patch_by_the_agent(
     nodes: TestNodes, node: str, witness: AuditLog
 ) -> None:
     nodes.inject(node, "gpu-lost")
-    (patch,) = witness.events(Wanted(who=AGENT, name=node))
+
+    def with_the_fault() -> list[AuditEvent]:
+        # Lines of the agent's patches before the fault may come late, too.
+        return [
+            event
+            for event in witness.events(Wanted(who=AGENT, name=node))
+            if any(c["status"] == "False" for c in event.body["status"].get("conditions", []))
+        ]
+
+    (patch,) = wait_until(with_the_fault, LIMIT_S, "the agent's patch is in the audit log")
     assert (patch.verb, patch.resource) == ("patch", "nodes/status")
     assert list(patch.annotations_sent) == [FINDINGS]
     assert len(patch.body["status"]["conditions"]) == 4
@@ -102,12 +112,26 @@ def test_a_cleared_fault_is_reported_healthy(nodes: TestNodes, cluster: Cluster,
     assert _gpu_health(cluster, node) == ("True", "Healthy")
 
 
-def test_unknown_recovers_by_itself(nodes: TestNodes, cluster: Cluster, node: str) -> None:
+def _told(witness: AuditLog, who: str, node: str, kind: str) -> list[tuple[str, str]]:
+    """Status and reason of a condition as each patch of `who` said them, oldest first."""
+    wanted = Wanted(who=who, verb="patch", resource="nodes/status", name=node)
+    return [
+        (condition["status"], condition["reason"])
+        for event in witness.events(wanted)
+        for condition in event.body["status"].get("conditions", [])
+        if condition["type"] == kind
+    ]
+
+
+def test_unknown_recovers_by_itself(nodes: TestNodes, node: str, witness: AuditLog) -> None:
     nodes.inject(node, "unknown", for_s=1)
-    assert _gpu_health(cluster, node) == ("Unknown", "DiagnosticUnknown")
-    wait_until(
-        lambda: _gpu_health(cluster, node) == ("True", "Healthy"), LIMIT_S, "it has recovered"
-    )
+
+    def told() -> list[tuple[str, str]]:
+        return _told(witness, AGENT, node, "GPUHealthy")
+
+    # By the witness: a look may come when the second is over.
+    wanted = [("Unknown", "DiagnosticUnknown"), ("True", "Healthy")]
+    wait_until(lambda: told()[-2:] == wanted, LIMIT_S, "it was so and has recovered", saw=told)
 
 
 def test_a_dead_kubelet_makes_the_node_unknown_and_its_processes_go_on(
@@ -138,9 +162,10 @@ def test_the_agent_speaks_while_the_kubelet_is_dead(
 def test_a_slow_boot_takes_its_time(nodes: TestNodes, cluster: Cluster, node: str) -> None:
     nodes.inject(node, "slow-boot", seconds=3)
     before = _boot_id(cluster, node)
+    asked = datetime.now(UTC)
     nodes.client.reboot(node)
-    stays_true(lambda: _boot_id(cluster, node) == before, 2.5, "it still boots")
     wait_until(lambda: _boot_id(cluster, node) != before, LIMIT_S, "it has booted")
+    assert boot_log(nodes, node)[-1].at - asked >= timedelta(seconds=3)
 
 
 def test_a_reboot_that_hangs_comes_back_when_cleared(
@@ -159,7 +184,7 @@ def test_a_reboot_that_hangs_comes_back_when_cleared(
 
 
 def test_a_reboot_that_lies_changes_nothing_and_is_witnessed(
-    nodes: TestNodes, cluster: Cluster, node: str
+    nodes: TestNodes, cluster: Cluster, node: str, witness: AuditLog
 ) -> None:
     nodes.inject(node, "reboot-lies")
     before = _boot_id(cluster, node)
@@ -167,10 +192,11 @@ def test_a_reboot_that_lies_changes_nothing_and_is_witnessed(
     wait_until(
         lambda: boot_log(nodes, node)[-1].event is BootEvent.IGNORED, LIMIT_S, "it is witnessed"
     )
-    stays_true(
-        lambda: _boot_id(cluster, node) == before and cluster.node(node).ready, 1.5, "nothing is"
-    )
+    stays_true(lambda: _boot_id(cluster, node) == before, 1.5, "nothing is")
     assert nodes.boots(node) == 0
+    # What the kubelet says: others call the node Unknown when its Lease comes late.
+    told = _told(witness, f"system:node:{node}", node, "Ready")
+    assert {status for status, _ in told} <= {"True"}
 
 
 def test_a_reboot_that_lies_may_let_ready_flap(
@@ -181,17 +207,15 @@ def test_a_reboot_that_lies_may_let_ready_flap(
     nodes.client.reboot(node)
 
     def told() -> list[str]:
-        patches = witness.events(
-            Wanted(who=f"system:node:{node}", verb="patch", resource="nodes/status")
-        )
-        return [
-            c["status"]
-            for e in patches
-            for c in e.body["status"]["conditions"]
-            if c["type"] == "Ready"
-        ]
+        kubelet = f"system:node:{node}"
+        return [status for status, _ in _told(witness, kubelet, node, "Ready")]
 
-    wait_until(lambda: told()[-2:] == ["False", "True"], LIMIT_S, "Ready went and came back")
+    wait_until(
+        lambda: "False" in told() and told()[-1] == "True",
+        LIMIT_S,
+        "Ready went and came back",
+        saw=told,
+    )
     assert _boot_id(cluster, node) == before
 
 
@@ -241,7 +265,8 @@ def _uid(cluster: Cluster, node: str) -> str:
 
 
 def test_a_node_recreated_in_mid_reboot_boots_once(nodes: TestNodes, cluster: Cluster) -> None:
-    node = nodes.add("n", "mid", boot_time_s=1.5)
+    # Long enough to be caught in its boot.
+    node = nodes.add("n", "mid", boot_time_s=6.0)
     uid = _uid(cluster, node)
     nodes.client.reboot(node)
     wait_until(lambda: nodes.view(node).power is Power.BOOTING, LIMIT_S, "it goes down")

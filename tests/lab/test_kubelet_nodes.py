@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,14 @@ def test_a_node_registers_as_its_machine_is(nodes: TestNodes, cluster: Cluster) 
 
 def test_kubelet_and_agent_write_under_their_own_names(nodes: TestNodes, witness: AuditLog) -> None:
     name = nodes.add("n", "own")
-    by = {e.who for e in witness.events(Wanted(verb="patch", resource="nodes/status", name=name))}
-    assert by == {f"system:node:{name}", AGENT}
+    wanted = Wanted(verb="patch", resource="nodes/status", name=name)
+
+    def writers() -> set[str]:
+        return {e.who for e in witness.events(wanted)}
+
+    # The line of another process's write may come a moment after the write is seen.
+    both = {f"system:node:{name}", AGENT}
+    wait_until(lambda: writers() == both, LIMIT_S, "each has written, and nobody else", saw=writers)
 
 
 def test_the_agent_refreshes_by_its_period(nodes: TestNodes, cluster: Cluster) -> None:
@@ -100,11 +107,12 @@ def test_the_agent_refreshes_by_its_period(nodes: TestNodes, cluster: Cluster) -
 
 
 def test_a_ready_that_was_taken_away_is_written_again(nodes: TestNodes, cluster: Cluster) -> None:
-    name = nodes.add("n", "ready")
+    # Not by its period: it answers to what was done.
+    name = nodes.add("n", "ready", status_period_s=300)
     gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": ""}
     body = {"status": {"conditions": [gone]}}
     cluster.kube.patch(paths.node_status(name), body, kind=PatchKind.STRATEGIC)
-    wait_until(lambda: cluster.node(name).ready, 5, "the kubelet has written Ready again")
+    wait_until(lambda: cluster.node(name).ready, LIMIT_S, "the kubelet has written Ready again")
 
 
 def test_a_reboot_by_a_pod_changes_the_boot_and_fails_the_pod(
@@ -142,7 +150,7 @@ def test_a_reboot_by_a_pod_changes_the_boot_and_fails_the_pod(
 def test_a_reboot_kills_without_grace_and_nothing_is_told_meanwhile(
     nodes: TestNodes, cluster: Cluster, pods: Pods
 ) -> None:
-    name = nodes.add("n", "dark", boot_time_s=2.0)
+    name = nodes.add("n", "dark", boot_time_s=8.0)
     before = _boot_id(cluster, name)
     log = Path(nodes.view(name).host_root) / "var/log/pods"
     code = (
@@ -203,19 +211,23 @@ def test_after_a_boot_the_agents_conditions_are_fresh(nodes: TestNodes, cluster:
 
 
 def test_a_reboot_passes_through_not_ready_and_the_gpus_come_last(
-    nodes: TestNodes, cluster: Cluster
+    nodes: TestNodes, witness: AuditLog
 ) -> None:
     name = nodes.add("n", "gpus", boot_time_s=0.2, not_ready_after_boot_s=1.0, device_plugin_s=1.0)
     nodes.client.reboot(name)
-    wait_until(
-        lambda: _condition(_raw(cluster, name), "Ready")["status"] == "False",
-        LIMIT_S,
-        "Ready is False after the boot",
-    )
-    assert _gpus(_raw(cluster, name)) == "0"
-    wait_until(lambda: cluster.node(name).ready, LIMIT_S, "the node is Ready")
-    assert _gpus(_raw(cluster, name)) == "0"
-    wait_until(lambda: _gpus(_raw(cluster, name)) == "8", LIMIT_S, "the GPUs are back")
+    wanted = Wanted(who=f"system:node:{name}", verb="patch", resource="nodes/status")
+    down, ready, whole = ("False", "0"), ("True", "0"), ("True", "8")
+
+    def told() -> list[tuple[str, str]]:
+        """Ready and the GPUs as the kubelet wrote them since it came up: no look misses a state."""
+        every = [
+            (_condition(e.body, "Ready")["status"], _gpus(e.body)) for e in witness.events(wanted)
+        ]
+        changes = [pair for pair, _ in groupby(every)]
+        return changes[changes.index(down) :] if down in changes else []
+
+    wait_until(lambda: told()[-1:] == [whole], LIMIT_S, "the GPUs are back", saw=told)
+    assert told() == [down, ready, whole]
 
 
 def test_a_fast_reboot_may_show_in_the_boot_id_only(
@@ -253,7 +265,8 @@ def test_what_ran_is_started_again_after_a_boot_if_its_policy_says_so(
 def test_a_gpu_pod_is_refused_after_a_boot_before_the_device_plugin(
     nodes: TestNodes, pods: Pods
 ) -> None:
-    name = nodes.add("n", "plugin", boot_time_s=0.2)
+    # The kubelet must look at the pod while the plugin is away, on a slow machine too.
+    name = nodes.add("n", "plugin", boot_time_s=0.2, device_plugin_s=5.0)
     limits = {"limits": {"nvidia.com/gpu": "1"}}
     container = {"name": "main", "image": "busybox", "resources": limits}
     pod = pods.make(name, container, restartPolicy="Always")
@@ -318,7 +331,10 @@ def test_light_nodes_come_by_the_dozen_and_run_pods_at_once(
     nodes: TestNodes, cluster: Cluster, pods: Pods
 ) -> None:
     names = nodes.add_many([f"l{i}" for i in range(40)], "light", kind=NodeKind.LIGHT)
-    assert all(cluster.node(name).ready for name in names)
+    # Not one look: a Lease that comes late on a loaded machine makes a node Unknown for a moment.
+    wait_until(
+        lambda: all(cluster.node(name).ready for name in names), LIMIT_S, "all nodes are Ready"
+    )
     assert _condition(_raw(cluster, names[7]), "GPUHealthy")["status"] == "True"
     pod = pods.timer(names[7])
     pods.until_phase(pod, "Running")
@@ -369,7 +385,7 @@ def test_a_killed_fleet_is_a_power_cut_and_its_nodes_come_back(
     assert (after.uid, after.provider_id) == (before.uid, before.provider_id)
     assert after.boot_id != before.boot_id
     assert ended(pods.until_phase(pod, "Failed"))["exitCode"] == 255
-    assert cluster.node(light).ready
+    wait_until(lambda: cluster.node(light).ready, LIMIT_S, "the light node is Ready")
     assert [r.event for r in boot_log(nodes, name)] == [BootEvent.FIRST, BootEvent.BOOT]
 
 

@@ -38,7 +38,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 for name in sys.argv[1:]:
     (here / name).touch()
 server = http.server.HTTPServer((os.environ["POD_IP"], 9471), Answers)
-print("serving", server.server_address, here, flush=True)
+print(f"serving {server.server_address} {here}", flush=True)
 signal.signal(15, lambda *_: os._exit(0))
 server.serve_forever()
 """
@@ -269,8 +269,11 @@ def _serve(*present: str, **container: Any) -> dict[str, Any]:
 
 
 def _home(lab: LabAddress, name: str) -> Path:
-    wait_until(lambda: "serving" in _log(lab, name), LIMIT_S, "it serves")
-    return Path(_log(lab, name).splitlines()[-1].split()[-1])
+    def line() -> str:
+        log = _log(lab, name)
+        return log if "serving" in log and log.endswith("\n") else ""
+
+    return Path(wait_until(line, LIMIT_S, "it serves").split()[-1])
 
 
 def test_readiness_follows_the_probe_both_ways(node: str, pods: Pods, lab: LabAddress) -> None:
@@ -336,6 +339,7 @@ def test_until_the_startup_probe_succeeds_no_other_is_asked(
     )
     name = pods.make(node, container)
     home = _home(lab, name)
+    pods.until_phase(name, "Running")
     stays_true(lambda: not _state(pods.get(name))["started"], 2.5, "it has not started, and lives")
     (home / "started").touch()
     wait_until(lambda: _condition(pods.get(name), "Ready") == "True", LIMIT_S, "it has started")

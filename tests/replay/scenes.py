@@ -57,6 +57,13 @@ def told_in_time() -> World:
     return lost_gpu(boot_takes=NEVER, policy=policy.model_copy(update={"timing": timing}))
 
 
+def relapses_in_time() -> World:
+    """Its probation lasts until the relapse is reported, however slow the worker is."""
+    policy = impatient()
+    timing = policy.timing.model_copy(update={"probation_s": 10.0})
+    return lost_gpu(policy=policy.model_copy(update={"timing": timing}))
+
+
 def lost_gpu(**changes: Any) -> World:
     """Quarantined by watch's reflex as ep-1."""
     world = World(**{"policy": impatient(), "boot_takes": BOOT, **changes})
@@ -330,7 +337,7 @@ SCENES = (
     Scene("reboot-not-done", "retired", lambda: lost_gpu(listens=False), retire_when_held),
     Scene("overruled-then-resumed", "returned", lost_gpu, overruled_then_resumed),
     Scene("overruled-then-booted", "yielded", lost_gpu, overruled_then_booted),
-    Scene("relapse-in-probation", "retired", lost_gpu, relapse_in_probation),
+    Scene("relapse-in-probation", "retired", relapses_in_time, relapse_in_probation),
     Scene("finding-at-the-close", "retired", lost_gpu, finding_at_the_close),
     Scene("worse-finding", "returned", unknown, worse_in_the_wait),
     Scene("kernel-log-told", "returned", told_by_the_kernel),

@@ -73,7 +73,8 @@ def test_the_first_line_of_a_fault_is_told_at_once(log: _Log) -> None:
         waits.append(time.monotonic() - begun - 0.01)
         assert reading.device == UUID
         writer.join()
-    assert sorted(waits)[10] < 0.05, "no line is held back to be collected with others"
+    # A read that collects would last COUNT_S, a second.
+    assert sorted(waits)[10] < 0.5, "no line is held back to be collected with others"
 
 
 def test_a_driver_that_hangs_on_its_files_keeps_no_line_back(

@@ -177,7 +177,7 @@ def test_a_fragment_waits_for_its_end_but_not_for_long(fifo: _Fifo) -> None:
     fifo.write(b"4,1,1,c;the beginning\n")
     begun = time.monotonic()
     assert wait_until(lambda: fifo.texts(5.0), 5, "it is told") == ["the beginning"]
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 4
 
 
 def test_an_opening_that_begins_with_the_oldest_record_repeats_none(fifo: _Fifo) -> None:

@@ -20,6 +20,8 @@ from tests.harness.proxy import FaultProxy
 from tests.harness.proxy_faults import Answer, Drop, Hang, Rewrite
 
 SHORT = CallTimeout(connect_s=1.0, read_s=0.5)
+PATIENT = CallTimeout(connect_s=3.0, read_s=5.0)
+"""For what the real server has to do before the fault shows."""
 CARD = {"metadata": {"name": "x"}, "data": {"v": "2"}}
 
 
@@ -127,10 +129,10 @@ def test_refuses_what_the_api_refuses_with_its_words(kube: KubeClient) -> None:
     ("fault", "kind", "maybe_done", "done"),
     [
         (Answer(409), errors.Conflict, False, False),
-        (Answer(429, retry_after_s=7), errors.TooMany, False, False),
+        (Answer(429, retry_after_s=60), errors.TooMany, False, False),
         (Answer(500), errors.ServerError, True, False),
         (Answer(500, forwarded=True), errors.ServerError, True, True),
-        (Answer(503, retry_after_s=7), errors.ServerError, True, False),
+        (Answer(503, retry_after_s=60), errors.ServerError, True, False),
         (Answer(201, body=b"<html>"), errors.BadAnswer, True, False),
         (Answer(201, body=b"[1]"), errors.BadAnswer, True, False),
         (Answer(201, body=b"[" * 100_000), errors.BadAnswer, True, False),
@@ -167,16 +169,18 @@ def test_a_failed_write_says_whether_it_may_have_been_done(
 ) -> None:
     cards.add("a", v="1")
     proxy.add(fault, method="PATCH")
+    timeout = SHORT if fault == Hang() else PATIENT
+    body = {"data": {"v": "2"}}
     begun = time.monotonic()
     with pytest.raises(errors.ApiError) as caught:
-        faulty.patch(cards.path("a"), {"data": {"v": "2"}}, kind=PatchKind.MERGE, timeout=SHORT)
+        faulty.patch(cards.path("a"), body, kind=PatchKind.MERGE, timeout=timeout)
     assert type(caught.value) is kind
     assert caught.value.maybe_done is maybe_done
     assert "PATCH namespaces/default/configmaps/" in str(caught.value)
     assert cards.kube.get(cards.path("a"))["data"]["v"] == ("2" if done else "1")
     # One request and no waiting inside the call, Retry-After or not.
     assert len(proxy.seen(method="PATCH")) == 1
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < 15
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
@@ -193,7 +197,7 @@ def test_does_not_sleep_out_a_retry_after(
     begun = time.monotonic()
     with pytest.raises(errors.TooMany) as caught:
         calls[method]()
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 2.9
     assert caught.value.retry_after_s == 3.0
     assert len(proxy.seen(method=method)) == 1
 
@@ -206,7 +210,7 @@ def test_a_refused_connection_was_surely_not_done(
     with pytest.raises(errors.Unreachable) as caught:
         faulty.create(cards.collection, CARD)
     assert not caught.value.maybe_done
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 3
     proxy.accept()
     assert faulty.get(paths.version())["major"]
 
@@ -264,7 +268,8 @@ def test_close_ends_the_calls_of_other_threads(faulty: KubeClient, proxy: FaultP
         faulty.close()
         with pytest.raises(errors.Unreachable, match="was closed"):
             waiting.result(5)
-    assert time.monotonic() - begun < 0.5
+    # By itself the call would end after its 10 s.
+    assert time.monotonic() - begun < 5
     with pytest.raises(errors.Unreachable, match="was closed"):
         faulty.get(paths.version())
 

@@ -110,7 +110,8 @@ def test_a_reboot_is_asked_for_once_and_proven(
     before = BootRecord(
         node.uid, node.provider_id, node.machine_uuid, node.boot_id, datetime.now(UTC)
     )
-    request = rebooting(owner, node.boot_id)
+    # The three attempts and the boot between them take their time.
+    request = rebooting(owner, node.boot_id, deadline_s=120)
     answer = desk.do(REBOOT, request)
     assert answer.result is Result.DONE
     wait_until(
@@ -238,7 +239,7 @@ def _until_there(cluster: Cluster, request: NodeTaskRequest) -> None:
             return True
         return False
 
-    wait_until(there, 10, "the task's pod is there")
+    wait_until(there, 30, "the task's pod is there")
 
 
 def test_a_cancelled_task_leaves_no_pod(desk: Desk, bare: BareNodes, cluster: Cluster) -> None:
@@ -252,7 +253,7 @@ def test_a_cancelled_task_leaves_no_pod(desk: Desk, bare: BareNodes, cluster: Cl
     running.start()
     _until_there(cluster, request)
     environment.cancel()
-    running.join(5)
+    running.join(30)
     assert not running.is_alive()
     assert answers[0].result is Result.UNKNOWN
     assert is_gone(cluster, request)
@@ -277,7 +278,7 @@ def test_an_attempt_that_temporal_gave_up_leaves_the_pod_to_the_next(
     running.start()
     _until_there(cluster, request)
     environment.cancel(ActivityCancellationDetails(timed_out=True))
-    running.join(5)
+    running.join(30)
     assert not running.is_alive()
     assert failures == [errors.API_FAILED]
     assert not is_gone(cluster, request)

@@ -1,14 +1,23 @@
 """The demo's verdict: each way in which a node can end wrongly is seen."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from workers.lab.demo.cast import BOUGHT, PARTS, Ending, Part, own_cast
 from workers.lab.demo.chronicle import OPEN, Chronicle
 from workers.lab.demo.sight import Seen
-from workers.lab.demo.verdict import Evidence, is_over, successor_of, wrongs
+from workers.lab.demo.verdict import (
+    FLEETMEND,
+    Evidence,
+    is_over,
+    read_audit,
+    successor_of,
+    wrongs,
+)
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
 
@@ -136,3 +145,17 @@ def test_it_is_over_when_held_or_closed() -> None:
 )
 def test_the_successor_is_named_by_the_history(detail: str, name: str) -> None:
     assert successor_of(replace(chronicle("replaced"), detail=detail)) == name
+
+
+def test_a_line_of_the_audit_log_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
+    line = json.dumps(
+        {
+            "stage": "ResponseComplete",
+            "user": {"username": min(FLEETMEND)},
+            "responseStatus": {"code": 200},
+            "objectRef": {"resource": "nodes", "name": "n"},
+        }
+    )
+    log = tmp_path / "audit.log"
+    log.write_text(f"{line}\n{line[:40]}")
+    assert read_audit(log, 0).writes == {"n": 1}

@@ -4,10 +4,12 @@ import json
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.harness.waiting import wait_until
 from tests.lab.devices.conftest import ANSWER_LIMIT_S, Machine
 from workers.lab.devices.state import (
     Behaviour,
@@ -196,13 +198,18 @@ def test_a_hang_lasts_until_it_is_cleared(machine: Machine, command: str) -> Non
 def test_a_deaf_hang_takes_no_notice_of_sigterm(machine: Machine) -> None:
     machine.devices.change_dcgm(diag=Manner(behaviour=Behaviour.HANG, deaf=True))
     with machine.start_dcgmi("diag", "-r", "1", "-j") as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
+        wait_until(lambda: _ignores_sigterm(process.pid), ANSWER_LIMIT_S, "it is deaf")
         process.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.kill()
     assert process.returncode == -signal.SIGKILL
+
+
+def _ignores_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_a_crash_is_a_segmentation_fault(machine: Machine) -> None:

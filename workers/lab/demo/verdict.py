@@ -122,6 +122,8 @@ def read_audit(path: Path, offset: int) -> "AuditCounts":
     with path.open("rb") as log:
         log.seek(offset)
         for line in log:
+            if not line.endswith(b"\n"):
+                break  # still being written
             event = json.loads(line)
             ref = event.get("objectRef") or {}
             if not _is_deed(event):
