@@ -316,7 +316,7 @@ def test_a_reboot_that_karpenter_has_begun_is_karpenters_and_nothing_of_ours_sta
         lambda: karpenter.condition(claim, "Rebooting") == "True", WORK_LIMIT_S, "it has begun"
     )
     machines.inject(ref.name, "gpu-lost")
-    closing = fleet.episodes.closing(ref, 60)
+    closing = fleet.episodes.closing(ref, 140)
     assert closing.outcome == "yielded", fleet.episodes.shown(ref)
     assert own_cluster.marker(ref.name) is None
     assert not own_cluster.node(ref.name).unschedulable
