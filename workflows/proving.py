@@ -164,7 +164,9 @@ async def reboot(run: Runtime, episode: Episode, late: int = 0) -> Judgement | N
     """Asks for one reboot of the boot that stands now; None = asked, to be proven.
 
     What waited for a person's pause or for a worker until it was too late (`late` times so far) is
-    refused by everybody and was no attempt: the node is looked at and asked again.
+    refused by everybody: the node is looked at and asked again. Whatever else it is refused for
+    (pods are back, no program on the node can do it), nothing was done: it was no attempt, the
+    reboot stays the next rung, and people are asked.
     """
     reading = await look(run, episode)
     node = reading.node
@@ -178,7 +180,7 @@ async def reboot(run: Runtime, episode: Episode, late: int = 0) -> Judgement | N
     request = NodeTaskRequest(
         owner=episode.owner,
         kind=TaskKind.REBOOT,
-        step=f"reboot-{len(episode.tried)}" + (f"-{late}" if late else ""),
+        step=f"reboot-{len(episode.tried)}-{run.now():%H%M%S%f}",
         deadline_s=episode.policy.timing.node_task_deadline_s,
         expected_boot_id=node.boot_id,
         not_after=deadline,
@@ -193,11 +195,12 @@ async def reboot(run: Runtime, episode: Episode, late: int = 0) -> Judgement | N
     run.inbox.tell(run.now(), f"the reboot was refused on the node: {answer.detail}")
     if answer.boot_id and answer.boot_id != node.boot_id:
         return await gate(run, episode)
+    episode.tried.pop()
+    episode.actions.pop()
     if run.now() >= deadline and late < MAX_LATE:
-        episode.tried.pop()
-        episode.actions.pop()
         return await reboot(run, episode, late + 1)
-    return Judgement(Verdict.FAILED, (f"reboot refused: {answer.detail}",))
+    episode.drained = False  # pods may have come back, and whoever looks at it takes their time
+    return Judgement(Verdict.UNKNOWN, (f"reboot refused: {answer.detail}",))
 
 
 async def judge_unseen_boot(run: Runtime, episode: Episode, boot_id: str) -> Judgement | None:

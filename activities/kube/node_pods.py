@@ -6,7 +6,7 @@ for blocked evictions also one over the PodDisruptionBudgets. Judges nothing. Us
 """
 
 import threading
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -15,23 +15,20 @@ from activities.kube.client import JsonObject, KubeClient, Selector
 from activities.kube.reflector import Reflector, ReflectorSource
 from workflows.model.node import BadObject, PodView, parse_pod
 
-MAX_PODS: Final = 2_000
-"""Pods of one node that are looked at; kubelets run 110 by default, 1,000 at most in practice."""
-
 _log = structlog.get_logger(__name__)
 
 
 def list_pods_on(kube: KubeClient, node_name: str) -> tuple[PodView, ...]:
-    """The pods bound to a node, as they are now.
+    """Every pod bound to a node that has not ended, as they are now.
 
-    A pod that cannot be read counts as running work: it is never passed over in silence.
+    A pod that cannot be read counts as running work: it is never passed over in silence. What has
+    ended stays out at the server: thousands of pods may have failed on a node before one is removed.
 
     Raises:
         ApiError: they could not be listed.
     """
-    selector = Selector(field=paths.field_on_node(node_name))
-    listing = kube.list(paths.pods(), selector=selector)
-    return tuple(view_of(item) for item in listing.items[:MAX_PODS])
+    selector = Selector(field=f"{paths.field_on_node(node_name)},{paths.NOT_ENDED}")
+    return tuple(view_of(item) for item in kube.list(paths.pods(), selector=selector).items)
 
 
 def view_of(item: JsonObject) -> PodView:

@@ -99,6 +99,10 @@ def pod_eviction(namespace: str, name: str) -> ObjectPath:
     return object_path(pods(namespace), name, subresource="eviction")
 
 
+NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector for pods that run or may run."""
+
+
 def field_on_node(node_name: str) -> str:
     """Field selector for the pods that are bound to one node."""
     _check("node name", node_name, _NAME)

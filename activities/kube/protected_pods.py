@@ -13,7 +13,7 @@ from workflows.model.node import PodView, parse_pod
 from workflows.model.policy import Policy
 from workflows.model.remediation.protection import is_protecting
 
-BOUND_AND_NOT_ENDED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+BOUND_AND_NOT_ENDED = f"spec.nodeName!=,{paths.NOT_ENDED}"
 """Field selector: only these can protect a node."""
 
 

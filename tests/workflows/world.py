@@ -72,6 +72,7 @@ class World:
     boot_takes: timedelta = timedelta(seconds=90)
     heals_by_boot: bool = True
     listens: bool = True
+    refusals: list[str] = field(default_factory=list)  # why the next reboots are refused
     gpus_after_boot: tuple[str, ...] = GPUS
     unschedulable: bool = False
     marker: Marker | None = None
@@ -262,6 +263,8 @@ class World:
             return TaskAnswer(Result.REFUSED, "another boot", f"boot-{self.boots}")
         if request.not_after is not None and now >= request.not_after:
             return TaskAnswer(Result.REFUSED, "too late", f"boot-{self.boots}")
+        if self.refusals:
+            return TaskAnswer(Result.REFUSED, self.refusals.pop(0))
         self.issued.append(request.expected_boot_id)
         if self.listens and self.boot_at is None:
             self.boot_at = now + self.boot_takes

@@ -31,7 +31,7 @@ from workflows.model.detection.rules import RuleMatch, match_rules
 from workflows.model.node import NodeView, PodView
 from workflows.model.policy import Policy
 from workflows.model.remediation.admission import is_newcomer
-from workflows.model.remediation.marks import is_marked
+from workflows.model.remediation.marks import is_marked, other_healer
 
 MAX_LOOKS: Final = 5
 """How often one change is judged anew after conflicts; then the next tick goes on."""
@@ -96,6 +96,9 @@ class Lookout:
                 self._note_undone(tracked, before)
             elif had_garbage and not is_marked(tracked.view):
                 tracked.reported = None  # the run that met it has yielded: nobody has the fault
+            if before is not None and other_healer(before) and not other_healer(tracked.view):
+                # It ended or gave up what our run gave way to. What a person undid says the record.
+                tracked.reported, tracked.overruled = None, frozenset()
             self._react(tracked)
 
     def lose_node(self, uid: str) -> None:

@@ -15,12 +15,15 @@ from activities.node_tasks.runner import (
     IMAGE_TRIES,
     RELEASE_CONFIG_MAP,
 )
+from tests.activities.conftest import BareNodes
 from tests.activities.desk import Desk
+from tests.activities.node_tasks.test_runner import owned, rebooting
+from tests.harness.audit import AuditLog
 from tests.harness.cluster import Cluster
 from tests.harness.nodes import TestNodes
 from workflows.contracts import errors
 from workflows.contracts.kube import Owner
-from workflows.contracts.node_tasks import INVENTORY, NodeTaskRequest
+from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest
 from workflows.model.identity import NodeRef
 from workflows.model.node_task import Result, TaskKind
 
@@ -58,3 +61,25 @@ def test_a_task_is_asked_for_again_until_both_name_the_same(
     answer = desk.do(INVENTORY, request, environment=last)
     assert answer.result is Result.UNKNOWN
     assert "fleetmend-worker-pods/4" in answer.detail
+
+
+def test_a_reboot_that_nobody_can_be_asked_for_is_refused_and_no_attempt(
+    desk: Desk, bare: BareNodes, cluster: Cluster, witness: AuditLog, epoch: str
+) -> None:
+    """Without an answer it would be waited for, and the next rung gives the machine away."""
+    owner = owned(desk, bare.add("a"), epoch)
+    before = cluster.kube.get(PATH)["data"][IMAGE_KEY]
+    try:
+        name(cluster, "")
+        answer = desk.do(REBOOT, rebooting(owner, "boot-1"))
+        assert answer.result is Result.REFUSED
+        assert f"names no {IMAGE_KEY}" in answer.detail
+        name(cluster, "fleetmend:another")
+        last = ActivityEnvironment()
+        last.info = replace(last.info, attempt=IMAGE_TRIES)
+        answer = desk.do(REBOOT, rebooting(owner, "boot-1"), environment=last)
+        assert answer.result is Result.REFUSED
+        assert "nothing was asked for" in answer.detail
+    finally:
+        name(cluster, before)
+    assert witness.reboots(owner.node.name) == []

@@ -95,6 +95,15 @@ def test_entry_quarantines_and_exit_restores_exactly_what_was_there(before: Node
     assert after == before
 
 
+@pytest.mark.parametrize("text", ["x" * 2000, "\u20ac" * 2000])
+def test_a_veto_of_any_length_leaves_our_marker_readable(text: str) -> None:
+    """Else the run that wrote it would take it for a stranger's, and nobody would have the node."""
+    labels = {"pool": "training", KARPENTER_NODEPOOL_LABEL: "gpu"}
+    before = node(labels=labels, annotations=dict.fromkeys(VETOES, text))
+    marker = entry_marker(before, MARKER)
+    assert marker_of(merged(before, entry_patch(before, marker))) == marker
+
+
 @given(nodes())
 def test_on_karpenter_both_vetoes_stand_while_we_have_the_node(before: NodeView) -> None:
     during = merged(before, entry_patch(before, entry_marker(before, MARKER)))

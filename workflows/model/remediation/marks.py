@@ -30,6 +30,9 @@ VETOES = (DO_NOT_DISRUPT, DO_NOT_REPAIR)
 MAX_MARKER_BYTES = 4096
 MAX_LINE = 1024
 MAX_BOOT_ID = 128
+MAX_VETO = 128
+"""Of a veto's value that stood there before: Karpenter knows "true" and durations, and the marker has
+to stay readable whatever a node's annotations hold."""
 MARKER_VERSION = 1
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
@@ -193,12 +196,12 @@ def other_healer(node: NodeView) -> str:
 
 def entry_marker(node: NodeView, draft: Marker) -> Marker:
     """`draft` with what stands on the node before us filled in."""
-    vetoes = tuple((key, node.annotations[key]) for key in VETOES if key in node.annotations)
+    found = ((key, node.annotations[key][:MAX_VETO]) for key in VETOES if key in node.annotations)
     return replace(
         draft,
         node_uid=node.uid,
         was_unschedulable=node.unschedulable,
-        vetoes_before=vetoes if is_on_karpenter(node) else (),
+        vetoes_before=tuple(found) if is_on_karpenter(node) else (),
         boot_id=node.boot_id[:MAX_BOOT_ID],
     )
 
