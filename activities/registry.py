@@ -87,7 +87,7 @@ def _cluster_activities(
         _sync(kube.GIVE_BACK, marks.give_back),
         _sync(kube.HAND_OVER, marks.hand_over),
         _sync(kube.AWAIT_PERMIT, boots.await_permit),
-        _sync(kube.ADMIT_NODE, AdmissionActivity(deps.kube, authority).admit_node),
+        _sync(kube.ADMIT_NODE, AdmissionActivity(deps.kube, authority, deps.policies).admit_node),
     ]
 
 

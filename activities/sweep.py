@@ -195,17 +195,27 @@ class SweepActivity:
             raise errors.try_again("telling the guard what is noted: no answer") from error
 
     async def _clean(self, seen: _Seen) -> tuple[str, ...]:
-        """Records whose Node is long gone, and whose workflow is not open any more."""
+        """Records that name a Node or a run that there is no more, and whose workflow is not open.
+
+        An unmarked node has no other sign of an episode than its record: while that names a run
+        that was terminated, the node is never validated.
+        """
         alive = {node.uid for node in seen.nodes}
+        marked = {node.uid for node in seen.nodes if is_marked(node)}
+        machines = self._sources.machines
         cleaned = []
         for body in seen.machines:
             activity.heartbeat("machine records")
-            if not _is_long_gone(body, alive, seen.at):
-                continue
             name = str((body.get("status") or {}).get("workflowID") or "")
+            if _is_long_gone(body, alive, seen.at):
+                clean = machines.forget_node
+            elif name and _node_uid(body) in alive - marked:
+                clean = machines.forget_run
+            else:
+                continue
             if name and await self._is_open(name):
                 continue
-            if await asyncio.to_thread(self._sources.machines.forget_node, body):
+            if await asyncio.to_thread(clean, body):
                 cleaned.append(str(body["metadata"]["name"]))
         return tuple(cleaned)
 
@@ -220,12 +230,18 @@ def _wants_owner(node: NodeView, seen: _Seen) -> str:
 
 
 def _is_long_gone(body: JsonObject, alive: AbstractSet[str], now: datetime) -> bool:
-    node = (body.get("spec") or {}).get("node")
-    if not isinstance(node, dict) or str(node.get("uid")) in alive:
+    uid = _node_uid(body)
+    if not uid or uid in alive:
         return False
     status = body.get("status") or {}
     made = parse_instant(body["metadata"].get("creationTimestamp"))
     return now - max(made, parse_instant(status.get("lastTransition"))) > LONG_GONE
+
+
+def _node_uid(body: JsonObject) -> str:
+    """Of the Node that the record names; "" = it names none."""
+    node = (body.get("spec") or {}).get("node")
+    return str(node.get("uid")) if isinstance(node, dict) else ""
 
 
 def _unbaselined(seen: _Seen) -> tuple[Unbaselined, ...]:

@@ -8,7 +8,7 @@ good as the first.
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,7 +20,7 @@ from activities.kube.marks_survey import readable_marker
 from activities.kube.node_pods import list_pods_on, view_of
 from activities.kube.protected_pods import BOUND_AND_NOT_ENDED, protected_pods
 from activities.kube.waiting_pods import waiting_pods
-from activities.machines.record import baseline_of, validated_at
+from activities.machines.record import baseline_of, taken_back_at, validated_at
 from activities.sources import Sources
 from workflows.contracts.fleet import (
     MAX_LEFT,
@@ -44,6 +44,7 @@ from workflows.model.remediation.validation import (
     gpu_user_among,
     in_order,
     pick,
+    rests,
     why_not,
 )
 
@@ -131,7 +132,7 @@ class ValidationActivities:
             node,
             worker=gpu_user_among(list_pods_on(sources.kube, node.name)),
             claimant=claimant_of(node, waiting_pods(sources.kube)),
-            has_baseline=memory.baseline is not None or _may_be_new(node, policy),
+            has_baseline=memory.baseline is not None,
             protecting=protected_pods(sources.kube, policy, node.name),
         )
         against = why_not(sight, policy, sources.authority.arming(), datetime.now(UTC))
@@ -171,7 +172,10 @@ def _node_name(item: JsonObject, pod: PodView) -> str:
 
 
 def _pick_in(pool: Pool, order: FleetOrder, seen: _Seen, left: list[LeftAlone]) -> list[Picked]:
-    """Those of one pool; by hand, what is left alone is added to `left` with the reason."""
+    """Those of one pool; what is left alone is added to `left` with the reason.
+
+    By hand that is every other node, by schedule only what a person took back.
+    """
     is_wanted = pool.validation.enabled or order.is_by_hand
     if order.pool not in ("", pool.name) or not (is_wanted or pool.admission.untainted):
         return []
@@ -182,9 +186,11 @@ def _pick_in(pool: Pool, order: FleetOrder, seen: _Seen, left: list[LeftAlone]) 
             continue
         sight = seen.sight(node)
         is_new = pool.admission.untainted and not sight.has_baseline
-        sight = replace(sight, has_baseline=sight.has_baseline or is_new)
         why = why_not(sight, seen.policy, seen.arming, seen.at)
-        if not why and is_new:
+        rest = "" if why or order.is_by_hand else _rests(node, pool, seen)
+        if rest:
+            left.append(LeftAlone(node.name, rest))
+        elif not why and is_new:
             new.append(NodeRef(node.name, node.uid))
         elif not why:
             ref = NodeRef(node.name, node.uid)
@@ -204,10 +210,8 @@ def _pick_in(pool: Pool, order: FleetOrder, seen: _Seen, left: list[LeftAlone]) 
     ]
 
 
-def _may_be_new(node: NodeView, policy: Policy) -> bool:
-    """True if policy wants a machine of this pool examined though it has no baseline."""
-    pool = policy.pool_of(node.labels)
-    return pool is not None and pool.admission.untainted
+def _rests(node: NodeView, pool: Pool, seen: _Seen) -> str:
+    return rests(taken_back_at(seen.status(node)), pool.validation, seen.at)
 
 
 def _is_under_validation(node: NodeView) -> bool:

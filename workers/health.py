@@ -6,6 +6,7 @@ but does less than it could says so behind its "ok". What is wrong is said by th
 probes these are (`watch.process`, `control.health`).
 """
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def served(listen: Listen | None, probes: Probes) -> Iterator[None]:
         yield
         return
     try:
-        server = ThreadingHTTPServer((listen.host, listen.port), _requests(probes))
+        server = _Server(listen, _requests(probes))
     except OSError as error:
         address = f"{listen.host}:{listen.port}"
         _log.warning("health_not_served", address=address, problem=str(error))
@@ -59,6 +60,14 @@ def served(listen: Listen | None, probes: Probes) -> Iterator[None]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Of the address's own family: the base class takes IPv4 for granted."""
+
+    def __init__(self, listen: Listen, requests: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        super().__init__((listen.host, listen.port), requests)
 
 
 def _requests(probes: Probes) -> type[BaseHTTPRequestHandler]:

@@ -6,9 +6,11 @@ at replace. The taint keeps work off, so nothing is marked until then. It waits 
 never in silence. Called by the runbook; the questions to a newcomer are `succeeding.py`'s.
 """
 
+from dataclasses import replace
 from datetime import timedelta
 
 from workflows.asking import question
+from workflows.contracts import Contract
 from workflows.contracts.karpenter import RESOLVE_CLAIM
 from workflows.contracts.kube import (
     ADMIT_NODE,
@@ -20,8 +22,8 @@ from workflows.contracts.kube import (
 )
 from workflows.contracts.machines import Validation
 from workflows.contracts.messages import Command
-from workflows.contracts.node_tasks import DIAGNOSE, INVENTORY
-from workflows.diagnosing import hardware_in, judge_diagnosis
+from workflows.contracts.node_tasks import DIAGNOSE, INVENTORY, NodeTaskRequest, TaskAnswer
+from workflows.diagnosing import GaveWay, hardware_in, judge_diagnosis
 from workflows.episode import Episode
 from workflows.inbox import Inbox
 from workflows.model.detection.fault import UNKNOWN_KIND, Fault
@@ -138,13 +140,18 @@ def judge_lasting(run: Runtime, episode: Episode, reading: Reading) -> Judgement
 
 
 async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement:
-    """One look: the count on the node itself, what the cluster offers, the diagnosis."""
+    """One look: the count on the node itself, what the cluster offers, the diagnosis.
+
+    Raises:
+        GaveWay: a pod needs the node, which is in service; never of one with the startup taint.
+    """
     episode.validation, episode.failures = None, ()
     pool, level = episode.pool_policy, rule_of(episode).level
     expected = pool.expected_gpus if pool else None
     if expected is None:
         return Judgement(Verdict.UNKNOWN, (f"set expected_gpus of pool {episode.pool or '?'}",))
-    counted = await run.step(INVENTORY, task(run, episode, episode.owner, TaskKind.INVENTORY))
+    count = task(run, episode, episode.owner, TaskKind.INVENTORY)
+    counted = await ask_node(run, episode, INVENTORY, count)
     judged = judge_count(reading, counted, expected)
     if judged.verdict is Verdict.FAILED:
         doubt = await doubt_policy(run, episode, len(set(counted.gpus)), expected)
@@ -154,7 +161,8 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
         judged = judge_offer(reading.node, expected)
     if judged.verdict is not Verdict.PASSED:
         return judged
-    answer = await run.step(DIAGNOSE, diagnosis_of(run, episode, reading, level, expected))
+    asked = diagnosis_of(run, episode, reading, level, expected)
+    answer = await ask_node(run, episode, DIAGNOSE, asked)
     episode.failures = answer.failures if answer.health is Health.FAULTY else ()
     judged = judge_diagnosis(answer, reading.node.boot_id)
     words = "; ".join(judged.reasons) or answer.detail
@@ -162,6 +170,25 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
     if judged.verdict is Verdict.PASSED:
         await record_baseline(run, episode, episode.owner, reading, counted)
     return judged
+
+
+async def ask_node(
+    run: Runtime,
+    episode: Episode,
+    contract: Contract[NodeTaskRequest, TaskAnswer],
+    request: NodeTaskRequest,
+) -> TaskAnswer:
+    """The node's answer; no taint keeps pods off one in service, so that one must be idle.
+
+    It makes way as in any validation, unless something was said against it.
+    """
+    if episode.order is not None:
+        gives_way = not episode.doubted_level
+        request = replace(request, needs_idle=True, gives_way=gives_way, needs_drained=False)
+    answer = await run.step(contract, request)
+    if answer.gave_way_to:
+        raise GaveWay(answer.gave_way_to)
+    return answer
 
 
 def is_asked_again(episode: Episode, failed: int) -> bool:
@@ -187,13 +214,18 @@ async def doubt_policy(run: Runtime, episode: Episode, counted: int, expected: i
 
 
 async def let_in(run: Runtime, episode: Episode, reading: Reading) -> Outcome | None:
-    """The taint goes before anything is told: work may wait for it."""
+    """The taint goes before anything is told: work may wait for it.
+
+    What refuses it came after the examination: None = examine it anew, under the policy of then.
+    """
     run.inbox.newcomer = False  # from here on a report of it says that the taint has come back
     done = await run.step(ADMIT_NODE, AdmitRequest(episode.owner, reading.node.boot_id))
     if done.refused:
+        episode.validation = None
         await release(run, episode, Budget.ADMISSION)
         await publish(run, episode, f"not admitted: {done.refused}", "look again")
         await run.wait(has_news_since(run.inbox.news), timedelta(seconds=LOOK_AGAIN_S[-1]))
+        await read_policy_again(run, episode)
         return None
     episode.actions.append("admit")
     await release(run, episode, Budget.ADMISSION)
@@ -271,9 +303,10 @@ async def read_policy_again(run: Runtime, episode: Episode) -> None:
 
 
 async def examine_again(run: Runtime, episode: Episode) -> None:
-    """A person has mended a refused newcomer.
+    """A person has mended a newcomer that was refused, or of which it could not be told.
 
-    Our mark goes, as the taint keeps work off; without a taint it stays, and the order stands anew.
+    Our mark goes, as the taint keeps work off; without a taint it stays, and the order stands anew:
+    until it has passed, it makes way for no pod.
     """
     episode.match = None
     if episode.is_newcomer:
@@ -283,6 +316,7 @@ async def examine_again(run: Runtime, episode: Episode) -> None:
         episode.marker = None
     else:
         episode.order, episode.fault = episode.opening.validation, Fault.OPERATOR
+        episode.doubted_level = episode.order.level if episode.order else 0
     episode.is_refused = episode.is_learned = episode.drained = episode.recover = False
     episode.is_approved = False
     await publish(run, episode, "to be examined again", "examine")

@@ -132,6 +132,13 @@ class Episode:
         return self.is_newcomer or self.is_refused
 
     @property
+    def is_unproven(self) -> bool:
+        """True if no gate can pass it: it is new, or was picked as new and has no baseline yet."""
+        order, machine = self.opening.validation, self.machine
+        was_new = order is not None and order.is_new
+        return self.is_new or (was_new and machine is not None and machine.baseline is None)
+
+    @property
     def ladder(self) -> list[Rung]:
         """The rungs of the fault's ladder that mean something on this node."""
         ladder = self.treatment.ladder

@@ -34,6 +34,8 @@ from workflows.model.remediation.ladder import next_rung
 from workflows.model.remediation.marks import Quarantine
 from workflows.model.remediation.phase import Outcome, Phase
 from workflows.people import (
+    blockers,
+    clear_out,
     has_more,
     heed,
     hold,
@@ -288,7 +290,7 @@ async def heal(run: Runtime, episode: Episode) -> Outcome | None:
             verdict = await repair(run, episode, rung)
             continue
         command = await hold(run, episode, why_held(verdict), rung)
-        if command is Command.RESUME and episode.is_new:
+        if command is Command.RESUME and episode.is_unproven:
             await examine_again(run, episode)
             return None
         if command is Command.RESUME:
@@ -348,6 +350,7 @@ async def repair(run: Runtime, episode: Episode, rung: Rung) -> Judgement | Outc
         boot_id = episode.claims.boot_id if episode.claims else ""
         return await judge_unseen_boot(run, episode, boot_id) or await replace_machine(run, episode)
     if rung is Rung.REBOOT:
+        episode.is_approved = False  # a word for a reboot is none for what may follow it
         refused = await reboot(run, episode)
         if refused is not None:
             return refused
@@ -371,12 +374,6 @@ async def drain(run: Runtime, episode: Episode) -> Judgement | None:
     episode.enter(Phase.DRAINED, run.now())
     await publish(run, episode, f"{done.evicted} pods evicted", "repair")
     return None
-
-
-def blockers(done: Drained) -> tuple[str, ...]:
-    """Who stands in the way of a drain, one line each."""
-    lines = tuple(f"not drained: {blocked}" for blocked in done.blocked[:8])
-    return lines or (f"not drained: {done.remaining} pods are left on the node",)
 
 
 # ---------------------------------------------------------------- gate, give back, probation
@@ -415,19 +412,10 @@ async def retire(run: Runtime, episode: Episode, reading: Reading) -> Outcome | 
     if episode.is_stale:
         episode.is_stale = False
         await publish(run, episode, f"retired by {episode.retiring}", "take a slot")
-    while True:
-        await take_slot(run, episode)
-        await survey_claim(run, episode)
-        deadline = episode.policy.faults[Fault.OPERATOR].drain_deadline_s
-        done = await run.step(DRAIN, DrainRequest(episode.owner, DrainWay.NOW, deadline))
-        if done.done:
-            break
-        if await hold(run, episode, "; ".join(blockers(done)), None) is Command.APPROVE:
-            break
-    episode.actions.append(f"drain: {done.evicted} pods evicted")
+    cleared = await clear_out(run, episode)
+    episode.actions.append(f"drain: {cleared}")
     episode.enter(Phase.DRAINED, run.now())
-    doing = "replace" if episode.on_karpenter else "hand over"
-    await publish(run, episode, f"{done.evicted} pods evicted", doing)
+    await publish(run, episode, cleared, "replace" if episode.on_karpenter else "hand over")
     answer = await replace_machine(run, episode)
     if isinstance(answer, Outcome):
         return answer

@@ -1,26 +1,37 @@
 """People in an episode: held, overruled, interrupted, and opened again.
 
-Owns what the runbook does when the next word is a person's (or watch's): hold and ask, stand aside
-after an overruling, and go on under a new id. Called by the runbook; nothing here repairs.
+Owns what the runbook does when the next word is a person's (or watch's): hold and ask, clear the
+node that they retire, stand aside after an overruling, and go on under a new id. Called by the
+runbook; nothing here repairs.
 """
 
 from dataclasses import replace
 
 from workflows.asking import is_answered, question
-from workflows.contracts.kube import GIVE_BACK, READ_NODE, GiveBackRequest, Reading
+from workflows.contracts.kube import (
+    DRAIN,
+    GIVE_BACK,
+    READ_NODE,
+    Drained,
+    DrainRequest,
+    GiveBackRequest,
+    Reading,
+)
 from workflows.contracts.messages import Command
 from workflows.episode import Episode
 from workflows.inbox import Inbox, Interruption
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
-from workflows.model.policy import Rung
+from workflows.model.policy import DrainWay, Rung
 from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.gate import Judgement, Verdict
 from workflows.model.remediation.marks import is_marked
 from workflows.model.remediation.overrule import Overrule
 from workflows.model.remediation.phase import Outcome, Phase
-from workflows.places import free_slot, release_all
+from workflows.model.remediation.replacement import is_by_hand
+from workflows.places import free_slot, release_all, take_slot
 from workflows.proving import hear
+from workflows.replacing import has_no_claim, survey_claim
 from workflows.runtime import Interrupted, NodeGone, Runtime, StepFailed
 from workflows.telling import publish, publish_record
 
@@ -28,29 +39,35 @@ MAX_REASON = 200
 """Of a person's reason, in characters: it is written into the marker, which is bounded."""
 
 
-async def hold(run: Runtime, episode: Episode, why: str, rung: Rung | None) -> Command:
-    """Keeps the quarantine, frees the slot, says what it waits for, reminds; a person answers."""
+async def hold(
+    run: Runtime, episode: Episode, why: str, rung: Rung | None, approve: str = ""
+) -> Command:
+    """Keeps the quarantine, frees the slot, says what it waits for, reminds; a person answers.
+
+    `approve` = what an approval does where no rung is next; "" = nothing, and it is not taken.
+    """
     if episode.owns(episode.marker):
         await free_slot(run, episode)
-    taken = (Command.RESUME, Command.APPROVE) if rung else (Command.RESUME,)
+    if rung is Rung.REPLACE and has_no_claim(episode):
+        rung = None
+    taken = (Command.RESUME, Command.APPROVE) if rung or approve else (Command.RESUME,)
     with question(run, episode) as asked:
-        words = answers(episode, rung)
+        words = answers(episode, rung, approve)
         command = await asked.answer(why, words, is_answered, lambda word: word in taken)
         assert command is not None  # only answers end the wait
         await publish(run, episode, f"{command} by a person", "go on")
         return command
 
 
-def answers(episode: Episode, rung: Rung | None) -> str:
+def answers(episode: Episode, rung: Rung | None, approve: str) -> str:
     """What each answer to a hold does here."""
     resume = "the gate again, then what it calls for"
     if episode.retiring:
         resume = "drain again, then hand over"
-    approve = ""  # where no rung is left it would do nothing
     if rung is not None:
-        repair = rung.value if episode.drained else f"drain again, then {rung.value}"
-        approve = f"approve = {repair}; "
-    return f"resume = {resume}; {approve}deny = stay held; retire = drain and hand over"
+        approve = rung.value if episode.drained else f"drain again, then {rung.value}"
+    offered = f"approve = {approve}; " if approve else ""  # else it would do nothing
+    return f"resume = {resume}; {offered}deny = stay held; retire = drain and hand over"
 
 
 def why_held(verdict: Judgement | None) -> str:
@@ -60,6 +77,34 @@ def why_held(verdict: Judgement | None) -> str:
     why = "; ".join(verdict.reasons[:4])
     # Unknown is never said of the node alone: the reasons name what could not be told.
     return why if verdict.verdict is Verdict.UNKNOWN else f"{verdict.verdict}: {why}"
+
+
+async def clear_out(run: Runtime, episode: Episode) -> str:
+    """A node that is retired is drained, or a person says that it goes as it is; what came of it.
+
+    A pod on a dead kubelet terminates for ever, and so would the drain.
+    """
+    deadline = episode.policy.faults[Fault.OPERATOR].drain_deadline_s
+    by_hand = is_by_hand(episode.pool_policy, is_on_karpenter=episode.on_karpenter)
+    while True:
+        await take_slot(run, episode)
+        await survey_claim(run, episode)
+        done = await run.step(DRAIN, DrainRequest(episode.owner, DrainWay.NOW, deadline))
+        if done.done:
+            return f"{done.evicted} pods evicted"
+        goes = "hand it over" if by_hand or has_no_claim(episode) else "give it away"
+        approve = f"{goes} though these pods have not ended"
+        command = await hold(run, episode, "; ".join(blockers(done)), None, approve)
+        if command is Command.APPROVE:
+            await take_slot(run, episode)  # the question has freed it
+            await survey_claim(run, episode)
+            return f"{done.evicted} pods evicted, {done.remaining} left on it as a person said"
+
+
+def blockers(done: Drained) -> tuple[str, ...]:
+    """Who stands in the way of a drain, one line each."""
+    lines = tuple(f"not drained: {blocked}" for blocked in done.blocked[:8])
+    return lines or (f"not drained: {done.remaining} pods are left on the node",)
 
 
 def is_undone(episode: Episode, reading: Reading) -> bool:
@@ -191,7 +236,7 @@ def reopen(run: Runtime, episode: Episode) -> None:
     renew(run, episode)
     episode.match, episode.marker, episode.boot_id = None, None, ""
     episode.drained, episode.recover, episode.overruled = False, False, None
-    episode.claims, episode.horizon = None, None
+    episode.claims, episode.horizon, episode.is_approved = None, None, False
     episode.order, episode.doubted_level = None, 0
     episode.is_learned, episode.is_classed, episode.is_refused = False, False, False
     inbox.heeding = True

@@ -7,7 +7,7 @@ NodeClaim the node is handed over to people. Called by the runbook; the newcomer
 """
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from workflows.asking import has_answer, is_answered, question
 from workflows.contracts.karpenter import (
@@ -19,6 +19,7 @@ from workflows.contracts.karpenter import (
     RESOLVE_CLAIM,
     ClaimWatch,
     DeleteClaimRequest,
+    Succession,
     SuccessorRequest,
 )
 from workflows.contracts.kube import HAND_OVER, HandOverRequest
@@ -89,7 +90,7 @@ async def replace_machine(run: Runtime, episode: Episode) -> Judgement | Outcome
         detail = found.detail if found else "its NodeClaim is not known"
         return Judgement(Verdict.UNKNOWN, (f"not replaced: {detail}",))
     ending = refusal_by_capacity(pool, run.now())
-    if ending and not episode.retiring:
+    if ending and not episode.retiring and not episode.is_approved:
         return Judgement(Verdict.UNKNOWN, (f"not replaced, nothing would come: {ending}",))
     storm = refusal_by_losses(episode, found.lost_new)
     if storm:
@@ -102,6 +103,16 @@ async def replace_machine(run: Runtime, episode: Episode) -> Judgement | Outcome
     episode.tried.append(Rung.REPLACE)
     episode.actions.append("replace")
     return await see_through(run, episode)
+
+
+def has_no_claim(episode: Episode) -> bool:
+    """True if the machine is Karpenter's to replace, and it is not sure which NodeClaim it is.
+
+    No word of a person's changes that: once it is sure, the gate leads to the rung by itself.
+    """
+    found = episode.claims
+    by_hand = is_by_hand(episode.pool_policy, is_on_karpenter=episode.on_karpenter)
+    return not by_hand and found is not None and found.claim is None
 
 
 def refusal_by_losses(episode: Episode, lost_new: int) -> str:
@@ -146,22 +157,30 @@ async def see_through(run: Runtime, episode: Episode) -> Outcome:
         if successor is None:
             return Outcome.REPLACED
         try:
-            judged = await admit(run, episode, successor)
+            return await receive(run, episode, successor)
         except NodeGone:
             run.inbox.tell(run.now(), f"Node {successor.node.name} vanished before it was admitted")
-            continue
-        while judged.verdict is not Verdict.PASSED:
-            await give_up_slot(run, episode)
-            reasons = "; ".join(judged.reasons[:4])
-            why = f"Node {successor.node.name} came and is not admitted: {reasons}"
-            command = await ask(run, episode, why)
-            if command is not Command.RESUME:
-                return episode.end(Outcome.REPLACED, f"{why}; closed by a person ({command})")
-            judged = await admit(run, episode, successor)
-        episode.enter(Phase.VALIDATED, run.now())
-        await publish(run, episode, f"Node {successor.node.name} came and passed", "close")
-        return episode.end(Outcome.REPLACED, f"replaced by Node {successor.node.name}")
     return episode.end(Outcome.REPLACED, f"{MAX_NEWCOMERS} successors vanished one by one")
+
+
+async def receive(run: Runtime, episode: Episode, successor: Successor) -> Outcome:
+    """The newcomer is examined until it has passed, or a person closes.
+
+    Raises:
+        NodeGone: it has vanished, at the first examination or at one that a person asked for.
+    """
+    judged = await admit(run, episode, successor)
+    while judged.verdict is not Verdict.PASSED:
+        await give_up_slot(run, episode)
+        reasons = "; ".join(judged.reasons[:4])
+        why = f"Node {successor.node.name} came and is not admitted: {reasons}"
+        command = await ask(run, episode, why)
+        if command is not Command.RESUME:
+            return episode.end(Outcome.REPLACED, f"{why}; closed by a person ({command})")
+        judged = await admit(run, episode, successor)
+    episode.enter(Phase.VALIDATED, run.now())
+    await publish(run, episode, f"Node {successor.node.name} came and passed", "close")
+    return episode.end(Outcome.REPLACED, f"replaced by Node {successor.node.name}")
 
 
 async def tell_attempt(run: Runtime, episode: Episode, leaving: Leaving, result: str) -> None:
@@ -202,33 +221,34 @@ async def until_gone(run: Runtime, episode: Episode, leaving: Leaving) -> None:
 
 
 async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> Successor | None:
-    """The newcomer; None = none is needed, or a person closed it (the episode's detail says)."""
+    """The newcomer; None = none is needed, or a person closed it (the episode's detail says).
+
+    One that is coming and is not Ready in time is told as held, without our slot: it may be the one
+    that its own repair needs.
+    """
     request = SuccessorRequest(episode.owner, leaving.node_pool, leaving.horizon)
-    begun, told, looks = run.now(), "", 0
+    begun, told, looks = run.now(), ("", 0), 0
+    coming: datetime | None = None
     while True:
         found = await run.step(LOOK_FOR_SUCCESSOR, request)
         if found.successor is not None:
             return found.successor
         waited = run.now() - begun
-        is_wanted = bool(found.waiting) and waited < ELASTIC_PATIENCE
-        is_needed = leaving.must_be_refilled or found.is_coming or is_wanted
-        if not is_needed and waited >= SETTLE:
+        if not is_needed(leaving, found, waited) and waited >= SETTLE:
             words = "Karpenter made no other" if found.waiting else "no pod needed another"
             episode.end(Outcome.REPLACED, f"the machine is gone; {words}")
             return None
-        if found.reason != told:
-            told = found.reason
-            if episode.phase is not Phase.AWAITING_CAPACITY:
-                episode.enter(Phase.AWAITING_CAPACITY, run.now())
-            record = episode.record(run.now(), told)
-            await publish_record(run, episode, record, "await a successor", "retire = close")
-        pace = pause_after(looks, LOOK_AGAIN_S)
-        answer = await run.wait_for_answer(
-            FIND_SUCCESSOR,
-            request,
-            has_answer,
-            pace if leaving.must_be_refilled else min(pace, SETTLE),
-        )
+        coming = (coming or run.now()) if found.is_coming else None
+        due = coming + timedelta(seconds=episode.policy.timing.boot_deadline_s) if coming else None
+        calls = calls_for_people(run, episode, due)
+        if (found.reason, calls) != told:
+            told = (found.reason, calls)
+            if calls:
+                await tell_stuck(run, episode, found.reason)
+            else:
+                await tell_awaited(run, episode, found.reason)
+        pace = pace_of(run, leaving, due, looks)
+        answer = await run.wait_for_answer(FIND_SUCCESSOR, request, has_answer, pace)
         if answer is not None and answer.successor is not None:
             return answer.successor
         if run.inbox.retire is not None:
@@ -237,6 +257,56 @@ async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> S
         while run.inbox.answers:
             run.inbox.take_answer()
         looks += 1
+
+
+def is_needed(leaving: Leaving, found: Succession, waited: timedelta) -> bool:
+    """True if a successor must come, is coming, or may yet be made for the pods that wait."""
+    is_wanted = bool(found.waiting) and waited < ELASTIC_PATIENCE
+    return leaving.must_be_refilled or found.is_coming or is_wanted
+
+
+def calls_for_people(run: Runtime, episode: Episode, due: datetime | None) -> int:
+    """How often people should have been told by now: once when it is due, then each reminder."""
+    if due is None or run.now() < due:
+        return 0
+    return 1 + (run.now() - due) // timedelta(seconds=episode.policy.timing.reminder_s)
+
+
+def pace_of(run: Runtime, leaving: Leaving, due: datetime | None, looks: int) -> timedelta:
+    """Until the next look; none later than `due`, and once people are told, no more in haste."""
+    pace = pause_after(looks, LOOK_AGAIN_S)
+    if due is not None and run.now() >= due:
+        return pace
+    if due is not None:
+        pace = min(pace, due - run.now())
+    return pace if leaving.must_be_refilled else min(pace, SETTLE)
+
+
+async def tell_awaited(run: Runtime, episode: Episode, reason: str) -> None:
+    """Nothing is wrong yet: why there is no successor so far."""
+    await_capacity(run, episode)
+    record = episode.record(run.now(), reason)
+    await publish_record(run, episode, record, "await a successor", "retire = close")
+
+
+async def tell_stuck(run: Runtime, episode: Episode, reason: str) -> None:
+    """Held, without a slot: the newcomer does not get Ready, and people must look at it."""
+    await_capacity(run, episode)
+    await give_up_slot(run, episode)
+    limit = timedelta(seconds=episode.policy.timing.boot_deadline_s)
+    why = (
+        f"the successor is not Ready within {limit}: {reason}; repair it, or delete its NodeClaim "
+        "so that another is made (it goes on once one is Ready)"
+    )
+    record = episode.record(run.now(), why, held=True)
+    asks = "resume = look again; retire = close"
+    await publish_record(run, episode, record, "await a successor", asks)
+
+
+def await_capacity(run: Runtime, episode: Episode) -> None:
+    """The phase of a machine that is gone and has no successor yet."""
+    if episode.phase is not Phase.AWAITING_CAPACITY:
+        episode.enter(Phase.AWAITING_CAPACITY, run.now())
 
 
 async def ask(run: Runtime, episode: Episode, why: str) -> Command:

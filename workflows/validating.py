@@ -11,6 +11,7 @@ from datetime import timedelta
 from workflows.admitting import condemn, examine, is_asked_again
 from workflows.contracts.fleet import READ_IDLENESS
 from workflows.contracts.kube import GIVE_BACK, QUARANTINE, GiveBackRequest, QuarantineRequest
+from workflows.contracts.machines import TAKEN_BACK, Validation
 from workflows.contracts.messages import ValidationOrder
 from workflows.diagnosing import GaveWay, hardware_in
 from workflows.episode import Episode
@@ -121,13 +122,15 @@ async def prove_well(run: Runtime, episode: Episode) -> Judgement:
     while True:
         news = run.inbox.news
         work = (await run.step(READ_IDLENESS, episode.owner)).work
-        if work:
+        if work and not episode.doubted_level:
             raise GaveWay(work)
         waited_s = (run.now() - begun).total_seconds()
         if episode.order is not None and episode.order.is_new:
             judged = await examine_new(run, episode)
         else:
             judged = await judge(run, episode, waited_s, is_first=looks == 0)
+        if judged.verdict is Verdict.PASSED:
+            judged = await confirm(run, episode)
         left = begun + limit - run.now()
         if judged.verdict is not Verdict.UNKNOWN or left <= timedelta():
             episode.note_gate(run.now(), judged)
@@ -147,6 +150,15 @@ async def examine_new(run: Runtime, episode: Episode) -> Judgement:
     return judged
 
 
+async def confirm(run: Runtime, episode: Episode) -> Judgement:
+    """The conditions once more: a diagnosis takes minutes, and what came meanwhile counts."""
+    reading = await look(run, episode)
+    judged = judge_conditions(reading.node, episode.policy, run.now())
+    if judged.verdict is not Verdict.PASSED:
+        episode.validation = None
+    return judged
+
+
 async def give_back(run: Runtime, episode: Episode, why: str) -> Outcome:
     """As it was found. A node that made way was found well and is not certified by this."""
     run.inbox.tell(run.now(), why)
@@ -159,9 +171,14 @@ async def give_back(run: Runtime, episode: Episode, why: str) -> Outcome:
 
 
 async def leave_to_a_person(run: Runtime, episode: Episode) -> Outcome:
-    """Somebody took the cordon or the mark off: nothing was said against the node, so that is all."""
+    """Somebody took the cordon or the mark off: nothing was said against the node, so that is all.
+
+    The word is remembered, or the schedule would cordon the node again at its next tick.
+    """
     if episode.owns(episode.marker):
         await give_back(run, episode, "our mark comes off")
+    level = episode.order.level if episode.order else 0
+    episode.validation = Validation(run.now(), TAKEN_BACK, level, "a person took the node back")
     return episode.end(Outcome.DISMISSED, "not validated: a person took the node back")
 
 

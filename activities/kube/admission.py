@@ -2,8 +2,11 @@
 
 Owns the activity `admit_node`. What the patch says is `workflows/model/remediation/admission.py`, how
 it is sent is `mark_writing.py`. The node carries no mark, so the fence is another one: the same UID,
-the boot in which it was found well, no marker, and the resourceVersion of the reading decided on.
+the boot in which it was found well, no marker, conditions that are good still, and the
+resourceVersion of the reading decided on.
 """
+
+from datetime import UTC, datetime
 
 from activities import errors
 from activities.kube import paths
@@ -11,10 +14,13 @@ from activities.kube.client import JsonObject, KubeClient
 from activities.kube.errors import NotFound
 from activities.kube.mark_writing import ROUNDS, kept_changing, send_mark
 from activities.permit import Authority
+from activities.policy_file import PolicySource
 from workflows.contracts.kube import AdmitRequest, Admitted
 from workflows.model.identity import NodeRef
 from workflows.model.node import NodeView, parse_node
+from workflows.model.policy import Policy
 from workflows.model.remediation.admission import admission_patch, is_newcomer, is_registered
+from workflows.model.remediation.gate import Verdict, judge_conditions
 from workflows.model.remediation.marks import is_marked, other_healer
 from workflows.model.remediation.permit import Effect
 
@@ -22,9 +28,10 @@ from workflows.model.remediation.permit import Effect
 class AdmissionActivity:
     """Takes startup taints off."""
 
-    def __init__(self, kube: KubeClient, authority: Authority) -> None:
+    def __init__(self, kube: KubeClient, authority: Authority, policies: PolicySource) -> None:
         self._kube = kube
         self._authority = authority
+        self._policies = policies
 
     def admit_node(self, request: AdmitRequest) -> Admitted:
         """Implements `admit_node`: the startup taint is off, or `refused` says why it stays.
@@ -33,6 +40,7 @@ class AdmissionActivity:
 
         Raises:
             ApplicationError: not-permitted, node-gone; bad-request: no boot id. Nothing is written.
+            ApiError, PolicyError: something could not be read; tried again.
         """
         if not request.boot_id:
             raise errors.bad_request(
@@ -47,6 +55,9 @@ class AdmissionActivity:
             if refused:
                 return Admitted(node.resource_version, refused)
             self._authority.demand_on(node, request.owner, Effect.MARK)
+            doubt = _doubt(node, self._policies.read())
+            if doubt:
+                return Admitted(node.resource_version, doubt)
             patch = admission_patch(node, body["spec"].get("taints") or [])
             written = send_mark(self._kube, node, patch)
             if written is not None:
@@ -75,3 +86,11 @@ def _refusal(node: NodeView, request: AdmitRequest) -> str:
     if node.boot_id != request.boot_id:
         return f"it was found well in boot {request.boot_id} and is in {node.boot_id or 'no boot'}"
     return ""
+
+
+def _doubt(node: NodeView, policy: Policy) -> str:
+    """What has come up since it was found well; "" = nothing."""
+    judged = judge_conditions(node, policy, datetime.now(UTC))
+    if judged.verdict is Verdict.PASSED:
+        return ""
+    return f"its conditions are not good any more: {'; '.join(judged.reasons[:4])}"

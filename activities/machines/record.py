@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from workflows.contracts.kube import MachineMemory
-from workflows.contracts.machines import BaselineRequest, PhaseRecord
+from workflows.contracts.machines import TAKEN_BACK, BaselineRequest, PhaseRecord
 from workflows.model.detection.fault import Fault
 from workflows.model.detection.finding import printable
 from workflows.model.node import parse_instant
@@ -88,6 +88,12 @@ def validated_at(status: Mapping[str, Any], level: int) -> datetime | None:
     if last.get("result") != Verdict.PASSED or not is_enough:
         return None
     return parse_instant(last.get("at"))
+
+
+def taken_back_at(status: Mapping[str, Any]) -> datetime | None:
+    """When a person ended the machine's last validation; None = that one ended otherwise."""
+    last = _mapping(status.get("lastValidation"))
+    return parse_instant(last.get("at")) if last.get("result") == TAKEN_BACK else None
 
 
 def new_record(machine_id: str, pool: str, node: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,11 +95,21 @@ class MachineStore:
                 kind=PatchKind.MERGE,
                 resource_version=_version(body),
             )
+        except (Conflict, NotFound):
+            return False
+        return self.forget_run(kept)
+
+    def forget_run(self, body: JsonObject) -> bool:
+        """Takes the run off the record of a machine whose run was lost.
+
+        False = the record has changed since it was read: a run that lives writes its own again.
+        """
+        try:
             self._kube.patch(
-                paths.gpu_machine_status(name),
+                paths.gpu_machine_status(str(body["metadata"]["name"])),
                 {"status": {"workflowID": ""}},
                 kind=PatchKind.MERGE,
-                resource_version=_version(kept),
+                resource_version=_version(body),
             )
         except (Conflict, NotFound):
             return False

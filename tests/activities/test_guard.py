@@ -23,6 +23,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.episodes import Episodes
 from workers.lab.address import LabAddress
 from workers.lab.kubelet.spec import POOL_LABEL
+from workflows.contracts.fleet import PICK_IDLE, FleetOrder
 from workflows.contracts.guard import (
     ASK_GUARD,
     CLAIM_EPOCH,
@@ -238,21 +239,13 @@ def test_the_guard_is_told_what_is_noted(
     assert ["quarantine", owner.node.uid] in told["noted"]
 
 
-def test_the_record_of_a_machine_without_a_node_loses_it_and_keeps_the_rest(
-    temporal: Temporal,
-    desk: Desk,
-    bare: BareNodes,
-    cluster: Cluster,
-    pool: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("activities.sweep.LONG_GONE", timedelta(0))
-    owner = bare.add("a")
+def recorded(desk: Desk, owner: Owner, cluster: str) -> PhaseRecord:
+    """The machine's record says that an episode is under way in the node's run."""
     record = PhaseRecord(
         owner=owner,
         machine_id=f"uuid-{owner.node.name}",
-        pool=pool,
-        workflow_id=workflow_id(temporal.cluster, owner.node),
+        pool=cluster,
+        workflow_id=workflow_id(cluster, owner.node),
         run_id="r",
         sequence=1,
         phase="quarantined",
@@ -261,6 +254,43 @@ def test_the_record_of_a_machine_without_a_node_loses_it_and_keeps_the_rest(
         at=LONG_AGO,
     )
     desk.do(RECORD_PHASE, record)
+    return record
+
+
+def test_a_node_in_service_whose_run_was_lost_may_be_validated_again(
+    temporal: Temporal, desk: Desk, bare: BareNodes
+) -> None:
+    """Nobody else says that there is no such episode: its record would for ever."""
+    owner = bare.add("a")
+    record = recorded(desk, owner, temporal.cluster)
+    order = FleetOrder(desk.dependencies.cluster, by="ada", node=owner.node.name)
+
+    def why_not() -> str:
+        return desk.do(PICK_IDLE, order).left[0].why
+
+    handle = temporal.episodes.call(
+        temporal.episodes.client().start_workflow(
+            "RemediateNode", id=record.workflow_id, task_queue=task_queue(temporal.cluster)
+        )
+    )
+    assert record.machine_id not in sweep(temporal).cleaned
+    assert why_not() == "it has an open episode"
+    temporal.episodes.call(handle.terminate("lost"))
+    assert record.machine_id in sweep(temporal).cleaned
+    assert "no baseline" in why_not()
+    assert record.machine_id not in sweep(temporal).cleaned
+
+
+def test_the_record_of_a_machine_without_a_node_loses_it_and_keeps_the_rest(
+    temporal: Temporal,
+    desk: Desk,
+    bare: BareNodes,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("activities.sweep.LONG_GONE", timedelta(0))
+    owner = mark(desk, bare.add("a"), datetime.now(UTC))
+    record = recorded(desk, owner, temporal.cluster)
     assert record.machine_id not in sweep(temporal).cleaned
     bare.remove(owner.node.name)
     assert record.machine_id in sweep(temporal).cleaned

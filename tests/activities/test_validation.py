@@ -19,6 +19,7 @@ from workflows.contracts.kube import QUARANTINE, Owner, QuarantineRequest
 from workflows.contracts.machines import (
     RECORD_BASELINE,
     RECORD_PHASE,
+    TAKEN_BACK,
     BaselineRequest,
     PhaseRecord,
     Validation,
@@ -65,6 +66,18 @@ def machine_of(cluster: Cluster, owner: Owner) -> str:
 def validated(desk: Desk, cluster: Cluster, owner: Owner, age: timedelta, level: int = 2) -> None:
     """The machine's record says that it passed so long ago."""
     at = datetime.now(UTC) - age
+    remember(desk, cluster, owner, Validation(at, "passed", level, "8 GPUs"), "returned")
+
+
+def taken_back(desk: Desk, cluster: Cluster, owner: Owner, age: timedelta) -> None:
+    """The machine's record says that a person ended its validation so long ago."""
+    at = datetime.now(UTC) - age
+    remember(desk, cluster, owner, Validation(at, TAKEN_BACK, 2, ""), "dismissed")
+
+
+def remember(
+    desk: Desk, cluster: Cluster, owner: Owner, validation: Validation, outcome: str
+) -> None:
     record = PhaseRecord(
         owner,
         machine_of(cluster, owner),
@@ -75,9 +88,9 @@ def validated(desk: Desk, cluster: Cluster, owner: Owner, age: timedelta, level:
         "closed",
         "operator",
         "validated",
-        at,
-        outcome="returned",
-        validation=Validation(at, "passed", level, "8 GPUs"),
+        validation.at,
+        outcome=outcome,
+        validation=validation,
     )
     desk.do(RECORD_PHASE, record)
 
@@ -110,6 +123,22 @@ def test_what_passed_only_at_a_lower_level_is_due(
     owner = known("a")
     validated(desk, cluster, owner, timedelta(minutes=5), level=1)
     assert names(desk.do(PICK_IDLE, order(desk))) == [owner.node.name]
+
+
+def test_the_schedule_leaves_a_node_to_the_person_who_took_it_back_for_one_period(
+    desk: Desk, cluster: Cluster, known: Callable[[str], Owner]
+) -> None:
+    """Or it would be cordoned again ten minutes after somebody uncordoned it."""
+    lately, long_ago = known("a"), known("b")
+    taken_back(desk, cluster, lately, timedelta(minutes=10))
+    taken_back(desk, cluster, long_ago, timedelta(hours=1))
+    picks = desk.do(PICK_IDLE, order(desk))
+    assert names(picks) == [long_ago.node.name]
+    (left,) = picks.left
+    assert left.node == lately.node.name
+    assert "a person took it back from its validation" in left.why
+    by_hand = desk.do(PICK_IDLE, order(desk, node=lately.node.name, by="ada"))
+    assert names(by_hand) == [lately.node.name]
 
 
 def test_one_under_validation_takes_of_the_share(desk: Desk, known: Callable[[str], Owner]) -> None:

@@ -83,6 +83,14 @@ RULE = {"name": "r", "condition": "C", "status": "False", "fault": "thermal"}
             id="validation-out-of-range",
         ),
         pytest.param(
+            yaml.safe_dump({"pools": [{**POOL, "admission": {"untainted": True}}]}),
+            [
+                "pools.0.admission.untainted: true needs expected_gpus",
+                "set pools.0.expected_gpus of 'training', or untainted: false",
+            ],
+            id="untainted-without-a-count",
+        ),
+        pytest.param(
             yaml.safe_dump({"pools": [{**POOL, "validation": {"share": "x", "every": 1}}]}),
             [
                 'pools.0.validation.share: a count of at least 1, or a share like "10%"',

@@ -79,6 +79,8 @@ class KarpenterWorld(World):
     blockers: tuple[Blocker, ...] = ()
     new_gpus: tuple[str, ...] = NEW_GPUS
     new_health: Health = Health.HEALTHY
+    new_is_ready: bool = True
+    newcomer: NodeRef = NEWCOMER
     newcomer_is_gone: bool = False
     new_taints: tuple[str, ...] = ()
     new_marker: Marker | None = None
@@ -91,7 +93,7 @@ class KarpenterWorld(World):
     def answer(self, name: str, request: Any, now: datetime) -> Any:
         """See `memory_runtime.World`."""
         owner = getattr(request, "owner", request)
-        is_about_newcomer = isinstance(owner, Owner) and owner.node.uid == NEWCOMER.uid
+        is_about_newcomer = isinstance(owner, Owner) and owner.node.uid != NODE.uid
         if name not in OF_KARPENTER and not is_about_newcomer:
             return super().answer(name, request, now)
         hook = self.hooks.pop(name, None)
@@ -99,8 +101,8 @@ class KarpenterWorld(World):
             hook()
         self.pass_away(now)
         if is_about_newcomer:
-            if self.newcomer_is_gone:
-                raise NodeGone(f"Node {NEWCOMER.name} does not exist any more")
+            if self.newcomer_is_gone or owner.node.uid != self.newcomer.uid:
+                raise NodeGone(f"Node {owner.node.name} does not exist any more")
             return getattr(self, f"new_{name}")(request, now)
         return getattr(self, name)(request, now)
 
@@ -176,7 +178,9 @@ class KarpenterWorld(World):
         found = next(iter(newcomers_of(claims, request.horizon)), None)
         if found is None:
             return Succession(None, "no NodeClaim since", is_coming=False, waiting=3 * self.waiting)
-        return Succession(Successor(found.ref, NEWCOMER, found.gpus))
+        if not self.new_is_ready:
+            return Succession(None, f"{found.name}; Node {self.newcomer.name} is not Ready")
+        return Succession(Successor(found.ref, self.newcomer, found.gpus))
 
     def find_successor(self, request: Any, now: datetime) -> Succession:
         found = self.look_for_successor(request, now)
@@ -194,8 +198,8 @@ class KarpenterWorld(World):
         count = {"nvidia.com/gpu": len(self.new_gpus)}
         node = replace(
             view,
-            name=NEWCOMER.name,
-            uid=NEWCOMER.uid,
+            name=self.newcomer.name,
+            uid=self.newcomer.uid,
             provider_id=NEW_CLAIM.provider_id,
             conditions=conditions,
             gpus=count,

@@ -17,6 +17,7 @@ from workflows.contracts.messages import Ask, NodeFacts
 from workflows.model.node import NodeView
 from workflows.model.remediation.admission import STARTUP_TAINT
 from workflows.model.remediation.budget import Budget
+from workflows.model.remediation.gate import Verdict, judge_conditions
 
 
 class Newcomer:
@@ -32,6 +33,9 @@ class Newcomer:
         if STARTUP_TAINT in self.taints:
             if self.marker is not None:
                 return Admitted(str(self.version), "the node was taken out of service meanwhile")
+            judged = judge_conditions(self.view(now), self.policy, now)
+            if judged.verdict is not Verdict.PASSED:
+                return Admitted(str(self.version), "; ".join(judged.reasons))
             self.taints = tuple(t for t in self.taints if t != STARTUP_TAINT)
             self.touch()
         return Admitted(str(self.version))

@@ -74,7 +74,12 @@ class Play:
     def say(self, command: Command, request_id: str) -> None:
         """A person's word, now; what it brings about is not against an uncordon of that moment."""
         self.referee.words.append(self.run.runtime.now())
+        self.referee.may_keep_pods |= command is Command.APPROVE and self._is_told_of_pods()
         self.run.inbox.take_command(command, word(request_id), self.run.runtime.now())
+
+    def _is_told_of_pods(self) -> bool:
+        published = self.run.runtime.published
+        return bool(published) and "though these pods have not ended" in published[-1][1].asks
 
     def when(self, call: Call, action: Callable[[], None]) -> None:
         """Right before the first call that is like this."""

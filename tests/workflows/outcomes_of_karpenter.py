@@ -99,6 +99,34 @@ def _followed_at_the_second_time() -> Play:
     return play
 
 
+def _gone_with_its_pods(**more: Any) -> Play:
+    play = _play(blocked=True, **more)
+    play.when(is_step("drain"), lambda: play.say(Command.RETIRE, "retire"))
+    play.tell(2 * HOUR, Command.APPROVE)
+    return play
+
+
+def _followed_while_held() -> Play:
+    play = _play(new_health=Health.UNKNOWN)
+
+    def comes_again() -> None:
+        _world(play).newcomer_is_gone, _world(play).new_health = False, Health.HEALTHY
+
+    def vanishes() -> None:
+        _world(play).newcomer_is_gone = True
+        play.when(is_step("look_for_successor"), comes_again)
+        play.say(Command.RESUME, "examine")
+
+    play.at(5 * HOUR, vanishes)
+    return play
+
+
+def _ready_too_late() -> Play:
+    play = _play(new_is_ready=False)
+    play.at(5 * HOUR, lambda: setattr(play.world, "new_is_ready", True))
+    return play
+
+
 def _external() -> Play:
     world = broken_for_good()
     pool = world.policy.pools[0].model_copy(update={"posture": Posture.EXTERNAL})
@@ -148,6 +176,10 @@ SCENES: tuple[Scene, ...] = (
     ),
     Scene("the-newcomer-examined-again", "replaced", 1, _examined_again),
     Scene("the-newcomer-vanished-and-came-again", "replaced", 1, _followed_at_the_second_time),
+    Scene("given-away-with-its-pods", "replaced", 0, _gone_with_its_pods),
+    Scene("handed-over-with-its-pods", "retired", 0, partial(_gone_with_its_pods, claim=None)),
+    Scene("the-newcomer-vanished-while-held", "replaced", 1, _followed_while_held),
+    Scene("the-newcomer-ready-too-late", "replaced", 1, _ready_too_late),
     Scene("the-removal-let-go", "replaced", 1, _let_go),
     Scene("held-for-the-same-machine", HELD, 1, partial(_play, new_gpus=GPUS)),
     Scene("held-for-want-of-a-claim", HELD, 1, partial(_play, claim=None)),

@@ -180,6 +180,46 @@ def test_conditions_that_are_not_there_yet_are_waited_for_without_a_place() -> N
     assert any("condition GPUHealthy is Unknown" in line for line in details(run))
 
 
+def test_a_condition_that_turns_unknown_during_the_diagnosis_keeps_the_taint_on() -> None:
+    world = plain()
+    run = started(world)
+    world.hooks["diagnose"] = lambda: world.fail("NetworkHealthy", "Silent", "Unknown")
+
+    def speaks(_inbox: Inbox, _now: datetime) -> None:
+        assert STARTUP_TAINT in world.taints
+        assert run.steps.count("diagnose") == 1, "it waits for the condition first"
+        assert [s.record.validation for _, s in run.runtime.published if s.record.validation] == []
+        world.bad.clear()
+        world.touch()
+
+    run.say(timedelta(minutes=20), speaks)
+    closing = run.finish()
+    assert (closing.outcome, closing.actions, world.taints) == ("returned", ("admit",), ())
+    assert run.steps.count("diagnose") == 2
+    assert any("condition NetworkHealthy is Unknown" in line for line in details(run))
+    assert not any(s.record.held for _, s in run.runtime.published)
+
+
+def test_a_policy_that_has_become_stricter_is_waited_for_and_not_examined_against_for_ever() -> (
+    None
+):
+    world = plain()
+    run = started(world)
+    before = world.policy
+    gate = before.gate.model_copy(update={"conditions": (*before.gate.conditions, "Fabric")})
+    stricter = before.model_copy(update={"gate": gate})
+    world.hooks["admit_node"] = lambda: setattr(world, "policy", stricter)
+
+    def take_back(inbox: Inbox, now: datetime) -> None:
+        assert run.steps.count("diagnose") == 1
+        assert any(s.record.held for _, s in run.runtime.published)
+        world.policy = before
+        inbox.take_command(Command.RESUME, word("the old one"), now)
+
+    run.say(timedelta(hours=1), take_back)
+    assert run.finish().outcome == "returned"
+
+
 def test_unknown_until_the_deadline_asks_people_and_destroys_nothing() -> None:
     world = bought(diagnoses=[diagnosed(Health.UNKNOWN)])
     run = started(world)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.workflows.newcomer_world import untainted
-from tests.workflows.world import GPUS, NODE, Run, World, diagnosed, report_of, word, xid
+from tests.workflows.world import NODE, Run, World, diagnosed, report_of, word, xid
 from workflows.contracts.fleet import Idleness
 from workflows.contracts.messages import Ask, Command, Opening, ValidationOrder
 from workflows.contracts.node_tasks import NodeTaskRequest, TaskAnswer
@@ -21,6 +21,7 @@ ORDER = ValidationOrder(2, 120, START + timedelta(minutes=15))
 BAD = Failure(what="memory", device="GPU 3", words="a comparison error")
 NEW = ValidationOrder(2, 120, START + timedelta(minutes=15), is_new=True)
 TIMED_OUT = TaskAnswer(Result.UNKNOWN, "no end within 600 s")
+WAY = TaskAnswer(Result.UNKNOWN, "ended for pod ns/late", gave_way_to="ns/late")
 
 
 def ordered(world: World, order: ValidationOrder = ORDER) -> Run:
@@ -129,8 +130,7 @@ def test_a_node_that_got_work_before_the_cordon_is_given_back_at_once() -> None:
 def test_a_pod_that_waits_ends_the_task_and_has_the_node(step: str) -> None:
     world = World()
     run = ordered(world)
-    way = TaskAnswer(Result.UNKNOWN, "ended for pod ns/late", gave_way_to="ns/late")
-    world.hooks[step] = lambda: setattr(world, "gives_way", way)
+    world.hooks[step] = lambda: setattr(world, "gives_way", WAY)
     closing = run.finish()
     assert closing.outcome == "returned"
     assert "gave way to pod ns/late" in closing.detail
@@ -251,6 +251,7 @@ def test_a_person_who_uncordons_has_the_node_back() -> None:
     assert "a person took the node back" in closing.detail
     assert world.marker is None
     assert not world.unschedulable
+    assert (last_validation(run).result, last_validation(run).level) == ("taken-back", 2)
 
 
 def test_n32_a_mark_that_another_writer_wipes_leaves_no_cordon_that_nobody_is_told_of() -> None:
@@ -299,56 +300,42 @@ def test_the_world_answers_as_the_contract_says() -> None:
     assert World().read_idleness(None, START) == Idleness()
 
 
-def test_a_new_node_without_the_taint_is_counted_against_the_pool_and_gets_its_baseline() -> None:
-    world = untainted()
-    run = ordered(world, NEW)
-    closing = run.finish()
-    assert closing.outcome == "returned"
-    assert world.recorded == 1
-    steps = ("quarantine", "inventory", "diagnose", "record_baseline", "give_back")
-    assert [step for step in run.steps if step in steps] == list(steps)
-    assert (world.marker, world.unschedulable) == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        pytest.param({"gpus": GPUS[:7]}, "gpu-lost", id="it lacks a GPU"),
-        pytest.param(
-            {"diagnoses": [diagnosed(Health.FAULTY, BAD)]}, "diagnostic-failed", id="it fails"
-        ),
-    ],
-)
-def test_a_new_node_without_the_taint_that_fails_is_replaced_and_never_rebooted(
-    changes: dict[str, Any], fault: str
+@pytest.mark.parametrize("is_new", [False, True], ids=["proven before", "new"])
+def test_a_condition_that_turns_unknown_during_the_diagnosis_is_no_validation(
+    *, is_new: bool
 ) -> None:
-    world = untainted(**changes)
-    closing = ordered(world, NEW).finish()
-    assert (closing.outcome, closing.fault) == ("replaced", fault)
-    assert (world.boots, world.deletions, world.recorded) == (0, 1, 0)
+    world = untainted() if is_new else World()
+    run = ordered(world, NEW if is_new else ORDER)
+    world.hooks["diagnose"] = lambda: world.fail("NetworkHealthy", "Silent", "Unknown")
 
-
-def test_a_new_node_of_which_it_cannot_be_told_is_held() -> None:
-    world = untainted(diagnoses=[TIMED_OUT])
-    run = ordered(world, NEW)
-    run.say(timedelta(hours=5), lambda inbox, now: inbox.take_command(Command.RETIRE, word(), now))
-    run.finish()
-    held = [s.record for _, s in run.runtime.published if s.record.held]
-    assert held[0].fault == "diagnostic-unknown"
-    assert run.runtime.steps[-1][0] == "record_phase"
-
-
-def test_a_new_node_that_was_mended_is_examined_again_and_only_then_given_back() -> None:
-    world = untainted(gpus=GPUS[:7], lost_new=9)
-    run = ordered(world, NEW)
-
-    def mend(inbox: Inbox, now: datetime) -> None:
+    def speaks(_inbox: Inbox, _now: datetime) -> None:
         assert world.marker is not None
-        world.gpus = GPUS
+        assert run.steps.count("diagnose") == 1
+        world.bad.clear()
         world.touch()
-        inbox.take_command(Command.RESUME, word(), now)
 
-    run.say(timedelta(hours=5), mend)
+    run.say(timedelta(minutes=10), speaks)
     assert run.finish().outcome == "returned"
-    assert (world.marker, world.deletions, world.recorded) == (None, 0, 1)
-    assert run.steps.index("record_baseline") < run.steps.index("give_back")
+    assert run.steps.count("diagnose") == 2
+    assert last_validation(run).result == "passed"
+
+
+def test_a_condition_that_stays_unknown_after_the_diagnosis_is_held_and_never_passed() -> None:
+    world = World()
+    run = ordered(world)
+    world.hooks["diagnose"] = lambda: world.fail("NetworkHealthy", "Silent", "Unknown")
+    run.say(timedelta(days=1), lambda box, now: box.take_command(Command.RETIRE, word(), now))
+    closing = run.finish()
+    assert (closing.outcome, closing.fault) == ("retired", "diagnostic-unknown")
+    assert "give_back" not in run.steps
+    assert last_validation(run).result == "unknown"
+
+
+def test_a_node_that_gave_way_after_its_conditions_turned_unknown_has_passed_nothing() -> None:
+    world = World()
+    run = ordered(world)
+    world.hooks["diagnose"] = lambda: world.fail("NetworkHealthy", "Silent", "Unknown")
+    run.say(timedelta(minutes=5), lambda _inbox, _now: setattr(world, "work", "ns/late"))
+    closing = run.finish()
+    assert (closing.outcome, last_validation(run)) == ("returned", None)
+    assert "gave way to pod ns/late" in closing.detail

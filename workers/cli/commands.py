@@ -186,11 +186,20 @@ def validate(
 
 
 @setup_app.command("temporal")
-def setup_temporal(as_json: Json = False) -> None:
-    """Register the search attributes and make or correct the Schedules; safe to repeat."""
+def setup_temporal(
+    correct: Annotated[
+        bool,
+        typer.Option("--correct", help="Write your environment's settings where they differ."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Register the search attributes and make the Schedules that are missing; safe to repeat.
+
+    A Schedule that differs from your environment's settings is told, and left as it is.
+    """
     from workers.cli.schedules import set_up_temporal
 
-    _run(lambda: set_up_temporal(as_json=as_json), as_json=as_json)
+    _run(lambda: set_up_temporal(correct=correct, as_json=as_json), as_json=as_json)
 
 
 @schedules_app.command("list")

@@ -7,7 +7,7 @@ paused here stays paused.
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -23,7 +23,14 @@ from workers.cli.outcome import (
     wrong_usage,
 )
 from workers.cli.temporal import NotThere, bounded, connected
-from workers.control.schedules import Wanted, ensure_schedule, wanted_schedules
+from workers.control.schedules import (
+    Difference,
+    Ensured,
+    Wanted,
+    ensure_schedule,
+    make_schedule,
+    wanted_schedules,
+)
 from workers.control.settings import read_settings
 from workers.listening import SettingsError
 from workers.tables import plain_table
@@ -55,11 +62,25 @@ class Listed:
     missed_catch_up: int = 0
 
 
-def set_up_temporal(*, as_json: bool) -> None:
-    """Search attributes and Schedules, made or corrected; nothing that was paused goes on."""
+@dataclass(frozen=True)
+class SetUp:
+    """What `setup temporal` has done about one Schedule, and how it differs or differed."""
+
+    name: str
+    schedule: str
+    done: Ensured
+    differences: tuple[Difference, ...]
+
+
+def set_up_temporal(*, correct: bool, as_json: bool) -> None:
+    """Search attributes, and the Schedules that are missing; nothing that was paused goes on.
+
+    Where a Schedule differs from the caller's environment (which need not be the worker's) that is
+    told, and written only if the caller says `correct`.
+    """
     wanted = _wanted()
 
-    async def work() -> list[dict[str, str]]:
+    async def work() -> list[SetUp]:
         client = await connected()
         try:
             await ensure_search_attributes(client, deadline_s=REGISTER_S)
@@ -67,21 +88,36 @@ def set_up_temporal(*, as_json: bool) -> None:
             raise refused(str(error)) from error
         except TemporalUnreachable as error:
             raise unreachable(str(error)) from error
-        rows = []
-        for name, one in wanted.items():
-            done = await _asked(ensure_schedule(client, one), f"setting up {one.identity}")
-            rows.append({"name": name, "schedule": one.identity, "done": done.value})
-        return rows
+        return [await _set_up(client, name, one, correct=correct) for name, one in wanted.items()]
 
     rows = asyncio.run(work())
     if as_json:
-        write_json({"search_attributes": "registered", "schedules": rows})
+        write_json({"search_attributes": "registered", "schedules": [asdict(row) for row in rows]})
         return
     table = plain_table("SCHEDULE", "ID", "")
     for row in rows:
-        table.add_row(*map(escape, (row["name"], row["schedule"], row["done"])))
+        table.add_row(*map(escape, (row.name, row.schedule, row.done.value)))
     console().print(table)
+    for row in rows:
+        for difference in row.differences:
+            console().print(escape(_told(row, difference)), soft_wrap=True)
     console().print("the search attributes are registered; see: fleetmend schedules list")
+
+
+async def _set_up(client: Client, name: str, wanted: Wanted, *, correct: bool) -> SetUp:
+    doing = f"setting up {wanted.identity}"
+    found = await _asked(make_schedule(client, wanted), doing)
+    done = found.done
+    if correct and done is Ensured.DIFFERS:
+        done = await _asked(ensure_schedule(client, wanted), doing)
+    return SetUp(name, wanted.identity, done, found.differences)
+
+
+def _told(row: SetUp, difference: Difference) -> str:
+    of = f"schedule {row.name}: {difference.what} {difference.there}"
+    if row.done is Ensured.DIFFERS:
+        return f"{of} there, {difference.wanted} by your environment; --correct writes yours"
+    return f"{of} before, {difference.wanted} now"
 
 
 def list_schedules(*, as_json: bool) -> None:

@@ -2,8 +2,8 @@
 
 Owns what each of them is, and bringing it about from any number of processes: made if it is not
 there, corrected if its settings have changed, a person's pause kept. What a tick starts is
-`workflows/sweep.py` and `workflows/validate_fleet.py`. The worker calls it at its start,
-`fleetmend setup temporal` before that.
+`workflows/sweep.py` and `workflows/validate_fleet.py`. The worker calls it at its start; a
+person's `fleetmend setup temporal` makes what is missing and corrects only when told to.
 """
 
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ class Ensured(StrEnum):
     CREATED = "created"
     CORRECTED = "corrected"
     UNCHANGED = "unchanged"
+    DIFFERS = "differs"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,23 @@ class Wanted:
     identity: str
     schedule: Schedule
     at_once: bool = False
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One setting of a Schedule, for people: as it stands there, and as it is wanted."""
+
+    what: str
+    there: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A Schedule that is there, and how it differs from the one that is wanted."""
+
+    done: Ensured
+    differences: tuple[Difference, ...] = ()
 
 
 def wanted_schedules(settings: WorkerSettings) -> tuple[Wanted, ...]:
@@ -60,13 +78,35 @@ async def ensure_schedule(client: Client, wanted: Wanted) -> Ensured:
     Raises:
         RPCError: Temporal did not answer; try again.
     """
+    if await _is_created(client, wanted):
+        return Ensured.CREATED
+    return await _correct(client, wanted)
+
+
+async def make_schedule(client: Client, wanted: Wanted) -> Standing:
+    """There is a Schedule; one that stands already is left as it is. Safe to repeat.
+
+    For a caller whose environment need not be the worker's.
+
+    Raises:
+        RPCError: Temporal did not answer; try again.
+    """
+    if await _is_created(client, wanted):
+        return Standing(Ensured.CREATED)
+    found = await client.get_schedule_handle(wanted.identity).describe()
+    differences = _differences(found.schedule, wanted.schedule)
+    return Standing(Ensured.DIFFERS if differences else Ensured.UNCHANGED, differences)
+
+
+async def _is_created(client: Client, wanted: Wanted) -> bool:
+    """False = there was one already."""
     try:
         await client.create_schedule(
             wanted.identity, wanted.schedule, trigger_immediately=wanted.at_once
         )
     except ScheduleAlreadyRunningError:
-        return await _correct(client, wanted)
-    return Ensured.CREATED
+        return False
+    return True
 
 
 async def _correct(client: Client, wanted: Wanted) -> Ensured:
@@ -90,6 +130,33 @@ def _rhythm(schedule: Schedule) -> tuple[object, ...]:
     """What our settings say of it; the server tells a jitter of 0 as none."""
     spec = schedule.spec
     return (spec.intervals, spec.jitter or timedelta(), schedule.policy)
+
+
+def _differences(there: Schedule, want: Schedule) -> tuple[Difference, ...]:
+    """In what their rhythms differ; empty = not at all."""
+    if _rhythm(there) == _rhythm(want):
+        return ()
+    wanted = _in_words(want)
+    named = tuple(
+        Difference(what, text, wanted[what])
+        for what, text in _in_words(there).items()
+        if text != wanted[what]
+    )
+    return named or (Difference("other settings", "changed by hand", "ours"),)
+
+
+def _in_words(schedule: Schedule) -> dict[str, str]:
+    spec, policy = schedule.spec, schedule.policy
+    return {
+        "every": " and ".join(_seconds(one.every) for one in spec.intervals) or "never",
+        "jitter": _seconds(spec.jitter),
+        "catch-up": _seconds(policy.catchup_window),
+        "overlap": policy.overlap.name.lower(),
+    }
+
+
+def _seconds(span: timedelta | None) -> str:
+    return f"{(span or timedelta()).total_seconds():g} s"
 
 
 def _sweeps(settings: WorkerSettings) -> Wanted:

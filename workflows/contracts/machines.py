@@ -26,9 +26,16 @@ class Attempt:
     boot_id_after: str = ""
 
 
+TAKEN_BACK = "taken-back"
+"""A validation's result where a person took the node back: the schedule leaves it alone then."""
+
+
 @dataclass(frozen=True)
 class Validation:
-    """One answer of the gate: passed, failed or unknown; `level` of its diagnosis (0 = none)."""
+    """One answer of the gate: passed, failed or unknown; `level` of its diagnosis (0 = none).
+
+    Where a person ended the validation the result is `TAKEN_BACK`, which is no answer.
+    """
 
     at: datetime
     result: str

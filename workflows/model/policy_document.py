@@ -1,7 +1,8 @@
 """From a parsed YAML document to a policy, or to what is wrong with it.
 
 Owns the messages for a malformed policy: field path, value, what is allowed; one line each. What a
-policy may say is `policy.py`'s; the YAML itself is parsed outside (`activities/policy_reader.py`).
+policy may say is `policy.py`'s, but for what only a new document may not: the snapshots of older
+episodes are still read. The YAML itself is parsed outside (`activities/policy_reader.py`).
 """
 
 from typing import Any
@@ -22,9 +23,18 @@ def read_policy(body: object) -> Policy:
     if not isinstance(body, dict):
         raise PolicyError(f"policy: expected a mapping at the top, found {type(body).__name__}")
     try:
-        return Policy.model_validate(body)
+        policy = Policy.model_validate(body)
     except ValidationError as error:
         raise PolicyError("\n".join(_line(item) for item in error.errors())) from error
+    wrong = [
+        f"pools.{number}.admission.untainted: true needs expected_gpus, or no new node can be "
+        f"counted; set pools.{number}.expected_gpus of {pool.name!r}, or untainted: false"
+        for number, pool in enumerate(policy.pools)
+        if pool.admission.untainted and pool.expected_gpus is None
+    ]
+    if wrong:
+        raise PolicyError("\n".join(wrong))
+    return policy
 
 
 def _line(item: Any) -> str:

@@ -31,7 +31,8 @@ class AdmissionPolicy(Part):
     level: Level = 2
     untainted: bool = False
     """New nodes that come without the taint are examined too, once they are idle: within the budget
-    of validations, and only as soon as a tick of the validations sees them. A job may be quicker."""
+    of validations, and only as soon as a tick of the validations sees them. A job may be quicker.
+    Needs the pool's `expected_gpus`."""
     timeout_s: Annotated[float, Field(gt=0, le=MAX_S, allow_inf_nan=False)] = 1800
     """Unknown is asked again until then; after it people are asked."""
     max_replaced: Annotated[int, Field(ge=1, le=10_000)] = 5

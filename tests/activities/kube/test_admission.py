@@ -1,6 +1,8 @@
 """Letting a new node in: one patch under the fence of UID, boot, mark and version, or none."""
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,8 +19,10 @@ from tests.harness.proxy_faults import Answer, Drop, Fault, Hang
 from workers.lab.address import LabAddress
 from workflows.contracts.errors import BAD_REQUEST, NODE_GONE, NOT_PERMITTED
 from workflows.contracts.kube import ADMIT_NODE, QUARANTINE, AdmitRequest, Owner, QuarantineRequest
+from workflows.model.detection.finding import FINDINGS_ANNOTATION
 from workflows.model.identity import NodeRef
 from workflows.model.node import EPOCH
+from workflows.model.policy import GatePolicy
 from workflows.model.remediation.admission import STARTUP_TAINT
 from workflows.model.remediation.marks import PAUSE, Marker, Quarantine
 
@@ -32,9 +36,31 @@ def newcomer(bare: BareNodes) -> Callable[[str], Owner]:
     """A new node with a taint of others beside ours."""
 
     def add(name: str = "n", **changes: Any) -> Owner:
-        return bare.add(name, spec={"taints": [OTHER, STARTUP]}, **changes)
+        known = {FINDINGS_ANNOTATION: json.dumps({"v": 1, "boot": "boot-1", "findings": []})}
+        known |= changes.get("annotations", {})
+        owner = bare.add(name, spec={"taints": [OTHER, STARTUP]}, annotations=known)
+        report(bare.cluster, owner)
+        return owner
 
     return add
+
+
+def report(cluster: Cluster, owner: Owner, **changed: str) -> None:
+    """What kubelet and agent say of the node just now: good, but for what has changed."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = [
+        {
+            "type": name,
+            "status": changed.get(name, "True"),
+            "reason": "Said",
+            "message": "",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        for name in ("Ready", *GatePolicy().conditions)
+    ]
+    body = {"status": {"conditions": conditions}}
+    cluster.kube.patch(paths.node_status(owner.node.name), body, kind=PatchKind.MERGE)
 
 
 def taints_of(cluster: Cluster, owner: Owner) -> list[dict[str, str]]:
@@ -87,6 +113,36 @@ def test_a_node_that_booted_since_is_not_let_in(
     refused = desk.do(ADMIT_NODE, AdmitRequest(owner, "boot-1")).refused
     assert "boot-1" in refused
     assert STARTUP in taints_of(cluster, owner)
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("NetworkHealthy", "Unknown"),
+        ("GPUHealthy", "False"),
+        ("Ready", "False"),
+    ],
+    ids=["cannot-tell", "bad", "not-ready"],
+)
+def test_a_node_whose_conditions_are_not_good_any_more_is_not_let_in(
+    name: str,
+    status: str,
+    desk: Desk,
+    newcomer: Callable[[], Owner],
+    cluster: Cluster,
+    lab: LabAddress,
+) -> None:
+    owner = newcomer()
+    report(cluster, owner, **{name: status})
+    for _ in range(2):
+        refused = desk.do(ADMIT_NODE, AdmitRequest(owner, "boot-1")).refused
+        assert "conditions are not good any more" in refused
+        assert name in refused
+    assert STARTUP in taints_of(cluster, owner)
+    assert writes(lab, owner) == 0
+    report(cluster, owner)
+    assert desk.do(ADMIT_NODE, AdmitRequest(owner, "boot-1")).refused == ""
+    assert taints_of(cluster, owner) == [OTHER]
 
 
 def test_a_node_that_was_taken_out_of_service_is_not_let_in(

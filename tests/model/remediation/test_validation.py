@@ -21,7 +21,7 @@ from workflows.model.remediation.validation import (
     pick,
     why_not,
 )
-from workflows.model.upkeep import ValidationPolicy
+from workflows.model.upkeep import AdmissionPolicy, ValidationPolicy
 
 RULE = ValidationPolicy(enabled=True, period_s=86_400, share="10%")
 ARMED = Arming(armed=(Entry("training", "ada", NOW, ""),))
@@ -108,6 +108,22 @@ def test_idle_is_without_a_pod_that_requests_gpus(pods: list[Any], user: str) ->
 
 def test_a_node_that_is_idle_in_service_and_well_may_be_validated() -> None:
     assert why_not(Sight(node()), POLICY, ARMED, NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("expected", "words"),
+    [(8, ""), (None, "set expected_gpus of training")],
+    ids=["counted-against-its-pool", "nobody-says-how-many"],
+)
+def test_a_machine_without_a_baseline_is_examined_where_policy_wants_it_and_says_how_many(
+    expected: int | None, words: str
+) -> None:
+    changes = {"admission": AdmissionPolicy(untainted=True), "expected_gpus": expected}
+    pool = POLICY.pools[0].model_copy(update=changes)
+    policy = POLICY.model_copy(update={"pools": (pool,)})
+    why = why_not(Sight(node(), has_baseline=False), policy, ARMED, NOW)
+    assert words in why
+    assert bool(why) is bool(words)
 
 
 @pytest.mark.parametrize(

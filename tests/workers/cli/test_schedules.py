@@ -12,6 +12,8 @@ from temporalio.service import RPCError
 
 from tests.harness.processes import CliAnswer, fleetmend
 from workers.cli.outcome import ExitCode
+from workers.control.schedules import Ensured, ensure_schedule, wanted_schedules
+from workers.control.settings import WorkerSettings
 from workers.lab.address import LabAddress
 from workers.payloads import DATA_CONVERTER
 
@@ -74,10 +76,41 @@ def test_setting_up_twice_is_one_schedule_as_it_was(lab: LabAddress) -> None:
     assert second.schedule.spec.jitter == timedelta(seconds=60)
 
 
-def test_another_setting_corrects_it_and_a_pause_stays(lab: LabAddress) -> None:
+def test_what_stands_outlives_a_caller_whose_environment_says_otherwise(lab: LabAddress) -> None:
+    """A laptop's environment has not the worker's variables, and its defaults are nobody's word."""
+    words = ("setup", "temporal")
+    done(run(lab, *words, "--json", FLEETMEND_VALIDATION_INTERVAL_S="3600"))
+    answer = run(lab, *words, "--json")
+    assert done(answer) == {"sweep": "unchanged", "validate": "differs"}
+    told = {row["name"]: row["differences"] for row in answer.json["schedules"]}
+    every = {"what": "every", "there": "3600 s", "wanted": "600 s"}
+    assert told == {"sweep": [], "validate": [every]}
+    shown = run(lab, *words)
+    assert shown.code == ExitCode.OK
+    line = "every 3600 s there, 600 s by your environment; --correct writes yours"
+    assert line in shown.out
+    assert listed(lab)["validate"]["every_s"] == 3600.0
+    corrected = run(lab, *words, "--correct")
+    assert "every 3600 s before, 600 s now" in corrected.out
+    assert listed(lab)["validate"]["every_s"] == 600.0
+
+
+def test_the_worker_s_settings_correct_it_at_its_start(lab: LabAddress) -> None:
+    done(run(lab, "setup", "temporal", "--json"))
+
+    async def start() -> Ensured:
+        settings = WorkerSettings(cluster=CLUSTER, validation_interval_s=1800.0)
+        return await ensure_schedule(await connected(lab), wanted_schedules(settings)[1])
+
+    assert asyncio.run(start()) is Ensured.CORRECTED
+    assert listed(lab)["validate"]["every_s"] == 1800.0
+
+
+def test_a_correction_keeps_a_pause(lab: LabAddress) -> None:
     done(run(lab, "setup", "temporal", "--json"))
     assert run(lab, "schedules", "pause", "validate", "--reason", "busy").code == ExitCode.OK
-    changed = run(lab, "setup", "temporal", "--json", FLEETMEND_VALIDATION_INTERVAL_S="1200")
+    words = ("setup", "temporal", "--correct", "--json")
+    changed = run(lab, *words, FLEETMEND_VALIDATION_INTERVAL_S="1200")
     assert done(changed) == {"sweep": "unchanged", "validate": "corrected"}
     row = listed(lab)["validate"]
     assert (row["paused"], row["every_s"]) == (True, 1200.0)

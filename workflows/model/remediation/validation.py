@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from workflows.model.amounts import nodes_of_share
 from workflows.model.identity import NodeRef
 from workflows.model.node import EPOCH, NodeView, PodView
-from workflows.model.policy import Policy
+from workflows.model.policy import Policy, Pool
 from workflows.model.remediation.admission import is_newcomer
 from workflows.model.remediation.arming import Arming
 from workflows.model.remediation.gate import Verdict, judge_conditions
@@ -95,10 +95,21 @@ def _not_certain(sight: Sight, policy: Policy, now: datetime) -> str:
     if protection.refusal is not None:
         return protection.detail
     if not sight.has_baseline:
-        return "its machine has no baseline yet: the sweep records one of a healthy node"
+        unproven = _unproven(policy.pool_of(sight.node.labels))
+        if unproven:
+            return unproven
     judged = judge_conditions(sight.node, policy, now)
     if judged.verdict is not Verdict.PASSED:
         return f"its conditions are not good: {'; '.join(judged.reasons[:2])}"
+    return ""
+
+
+def _unproven(pool: Pool | None) -> str:
+    """Why a machine without a baseline is not examined; "" = it is, as a new one."""
+    if pool is None or not pool.admission.untainted:
+        return "its machine has no baseline yet: the sweep records one of a healthy node"
+    if pool.expected_gpus is None:
+        return f"it is new, and nobody says how many GPUs it has: set expected_gpus of {pool.name}"
     return ""
 
 
@@ -106,6 +117,17 @@ def is_due(idle: IdleNode, rule: ValidationPolicy, now: datetime) -> bool:
     """True if its last validation is so old that it is time for another."""
     age = timedelta(seconds=rule.period_s * DUE_AT)
     return idle.validated_at is None or now - idle.validated_at >= age
+
+
+def rests(taken_back_at: datetime | None, rule: ValidationPolicy, now: datetime) -> str:
+    """Why the schedule leaves the node to the person who took it back last; "" = it does not."""
+    age = timedelta(seconds=rule.period_s * DUE_AT)
+    if taken_back_at is None or now - taken_back_at >= age:
+        return ""
+    return (
+        f"a person took it back from its validation at {taken_back_at:%Y-%m-%d %H:%M:%S}: "
+        f"left alone until {taken_back_at + age:%Y-%m-%d %H:%M:%S}"
+    )
 
 
 def pick(
