@@ -6,7 +6,6 @@ remembered from a poll that failed: the next good one counts. The words are `dcg
 """
 
 import os
-import re
 import select
 import shutil
 import signal
@@ -14,12 +13,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
+from activities.devices.dcgm_discovery import DISCOVER, read_uuids, why_foreign
 from activities.devices.dcgm_health import Incident, read_health
 from activities.devices.fact import Fact, FirstSeen, utc_now
+from activities.devices.gpu_list import read_gpus
 from activities.devices.parent import die_with_parent
 from activities.devices.reading import CannotTell, ConditionType, Reading
+from workflows.model.host_engine import host_engine, host_words, is_over_network
 
 POLL_S: Final = 20.0
 """For all commands of one poll together; a check of a healthy node takes well under a second."""
@@ -27,11 +30,14 @@ REAP_S: Final = 2.0
 MAX_OUTPUT: Final = 1024 * 1024
 _SET = ("health", "-s", "a")
 _CHECK = ("health", "-c", "-j")
-_DISCOVER = ("discovery", "-l")
 
 
 class DcgmSource:
-    """A `PolledSource` over the `dcgmi` that `environment` names by its PATH."""
+    """A `PolledSource` over the `dcgmi` that `environment` names by its PATH.
+
+    Raises:
+        HostEngineError: `environment` names a host engine that can be none.
+    """
 
     name = "dcgm"
     period_s = 60.0
@@ -39,9 +45,15 @@ class DcgmSource:
     conditions = frozenset({ConditionType.GPU, ConditionType.INTERCONNECT})
 
     def __init__(
-        self, environment: Mapping[str, str], clock: Callable[[], datetime] = utc_now
+        self,
+        environment: Mapping[str, str],
+        clock: Callable[[], datetime] = utc_now,
+        *,
+        host_root: Path = Path("/host"),
     ) -> None:
         self._environment = dict(environment)
+        self._host_root = host_root
+        self._engine = host_engine(environment)
         self._clock = clock
         self._is_watched = False
         self._uuids: dict[str, str] = {}
@@ -56,6 +68,7 @@ class DcgmSource:
         until = time.monotonic() + POLL_S
         try:
             if not self._is_watched:
+                self._demand_own_engine(until)
                 self._run(_SET, until)
                 self._run(_CHECK, until)  # the first check only takes the baseline
             incidents = read_health(self._run(_CHECK, until))
@@ -66,9 +79,17 @@ class DcgmSource:
         self._is_watched = True
         return self._first_seen.dated(self._facts(incidents, until), self._clock())
 
+    def _demand_own_engine(self, until: float) -> None:
+        """Raises: CannotTell: what an address on the network leads to is not this node's."""
+        if is_over_network(self._engine):
+            of_node = read_gpus(self._host_root).uuids.values()
+            why = why_foreign(self._run(DISCOVER, until), self._engine, of_node)
+            if why:
+                raise CannotTell(why)
+
     def _facts(self, incidents: tuple[Incident, ...], until: float) -> Iterable[Fact]:
         if any(incident.gpu not in self._uuids for incident in incidents if incident.gpu):
-            self._uuids = _read_uuids(self._run(_DISCOVER, until))
+            self._uuids = read_uuids(self._run(DISCOVER, until))
         for incident in incidents:
             who = self._uuids.get(incident.gpu) or (f"dcgm:{incident.gpu}" if incident.gpu else "")
             yield Fact(who, incident.code, incident.verdict, f"DCGM: {incident.text}")
@@ -88,7 +109,7 @@ class DcgmSource:
             )
         try:
             process = subprocess.Popen(
-                [program, *words],
+                [program, *words, *host_words(self._engine)],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -153,16 +174,3 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _ending(code: int) -> str:
     return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def _read_uuids(table: str) -> dict[str, str]:
-    """By DCGM's id, from the table of `dcgmi discovery -l`."""
-    uuids: dict[str, str] = {}
-    current = ""
-    for row in table.splitlines()[:4096]:
-        found = re.match(r"\|\s*(\d{1,3})\s*\|", row)
-        current = found[1] if found else current
-        uuid = re.search(r"UUID:\s*(GPU-[0-9A-Za-z-]{8,64})", row)
-        if uuid and current:
-            uuids[current] = uuid[1]
-    return uuids

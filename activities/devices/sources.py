@@ -14,6 +14,7 @@ from activities.devices.kernel_log import KernelLogSource
 from activities.devices.network import NetworkSource
 from activities.devices.nvml import NvmlSource
 from activities.devices.reading import PolledSource, StreamedSource
+from workflows.model.host_engine import HostEngineError
 
 SOURCES_VARIABLE: Final = "FLEETMEND_SOURCES"
 """A comma list of names; empty = all."""
@@ -62,8 +63,11 @@ def _nvml(host_root: Path, environment: Mapping[str, str]) -> Source:
     return NvmlSource(host_root, _count(environment, EXPECTED_GPUS_VARIABLE))
 
 
-def _dcgm(_: Path, environment: Mapping[str, str]) -> Source:
-    source = DcgmSource(environment)
+def _dcgm(host_root: Path, environment: Mapping[str, str]) -> Source:
+    try:
+        source = DcgmSource(environment, host_root=host_root)
+    except HostEngineError as error:
+        raise SourcesError(str(error)) from error
     source.period_s = _period(environment, DCGM_PERIOD_VARIABLE, source.period_s)
     return source
 

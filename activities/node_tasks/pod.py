@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from activities.kube.own_namespace import OWN_NAMESPACE
 from workflows.contracts.node_tasks import NodeTaskRequest
+from workflows.model.host_engine import HOST_ENGINE_VARIABLE
 from workflows.model.node_task import TASK_ENV, TaskKind, TaskOrder, write_wire
 
 NAMESPACE: Final = OWN_NAMESPACE
@@ -25,8 +26,21 @@ MAX_ACTIVE_S: Final = 15_000
 """The admission policy refuses a longer active deadline; DCGM's level 4 takes hours."""
 HOST_MOUNT: Final = "/host"
 PRIVILEGED: Final = frozenset({TaskKind.REBOOT, TaskKind.KERNEL_LOG})
+RUNTIME_ENV: Final = (
+    ("NVIDIA_VISIBLE_DEVICES", "all"),
+    ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
+)
+"""What NVIDIA's container runtime gives a container its GPUs by (container toolkit 1.17)."""
 
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+@dataclass(frozen=True)
+class GpuAccess:
+    """How a diagnosis comes to the GPUs, by the release; "" = not that way."""
+
+    runtime_class: str = ""
+    host_engine: str = ""
 
 
 def task_name(request: NodeTaskRequest) -> str:
@@ -53,11 +67,16 @@ def order_of(request: NodeTaskRequest, name: str) -> TaskOrder:
     )
 
 
-def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
+def task_pod(
+    request: NodeTaskRequest, name: str, image: str, access: GpuAccess = GpuAccess()
+) -> dict[str, Any]:
     """The manifest. Only a reboot may write below the host's root.
 
     Privileged are the reboot, and the reader of /dev/kmsg (a device that no container may open).
     """
+    if request.kind is not TaskKind.DIAGNOSE:
+        # A runtime that wants a working driver would start no reboot where one is needed most.
+        access = GpuAccess()
     is_reboot = request.kind is TaskKind.REBOOT
     is_privileged = request.kind in PRIVILEGED
     return {
@@ -85,13 +104,15 @@ def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 5,
             "tolerations": [{"operator": "Exists"}],
+            **({"runtimeClassName": access.runtime_class} if access.runtime_class else {}),
             "containers": [
                 {
                     "name": "task",
                     "image": image,
                     "command": ["fleetmend", "node-task", request.kind.value],
                     "env": [
-                        {"name": TASK_ENV, "value": write_wire(order_of(request, name)).decode()}
+                        {"name": TASK_ENV, "value": write_wire(order_of(request, name)).decode()},
+                        *_access_env(access),
                     ],
                     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
                     "securityContext": {"privileged": is_privileged, "runAsUser": 0},
@@ -104,6 +125,14 @@ def task_pod(request: NodeTaskRequest, name: str, image: str) -> dict[str, Any]:
             "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
         },
     }
+
+
+def _access_env(access: GpuAccess) -> list[dict[str, str]]:
+    """The variables that the admission policy lets a diagnosis of the release have."""
+    told = list(RUNTIME_ENV) if access.runtime_class else []
+    if access.host_engine:
+        told.append((HOST_ENGINE_VARIABLE, access.host_engine))
+    return [{"name": name, "value": value} for name, value in told]
 
 
 def _label_value(episode: str) -> str:

@@ -23,6 +23,7 @@ from activities.kube.node_pods import Bell, Followed, follow_pod, list_pods_on
 from activities.node_tasks.demand import Demand
 from activities.node_tasks.pod import (
     NAMESPACE,
+    GpuAccess,
     TaskPod,
     foreign,
     order_of,
@@ -41,9 +42,11 @@ from workflows.model.remediation.permit import Effect
 
 RELEASE_CONFIG_MAP: Final = "fleetmend-release"
 IMAGE_KEY: Final = "image"
-IMAGE_RULE: Final = "fleetmend-worker-pods/4:"
-"""Of deploy/chart: the image is the release's. Between the two objects of an upgrade that say which, no
-task can be made; one that would have certified a node is asked for again."""
+RUNTIME_KEY: Final = "runtimeClassName"
+ENGINE_KEY: Final = "dcgmHostEngine"
+RELEASE_RULES: Final = tuple(f"fleetmend-worker-pods/{number}:" for number in (4, 12, 23))
+"""Of deploy/chart: image, env and runtime class are the release's. Between the two objects of an upgrade
+that say which, no task can be made; one that would have certified a node is asked for again."""
 IMAGE_TRIES: Final = 20
 IMAGE_AGAIN_S: Final = 3.0
 START_SHARE: Final = 0.5
@@ -224,9 +227,9 @@ class _TaskRun:
 
     def _create(self) -> TaskAnswer | None:
         """Creates the pod under a fresh permit; an answer if none may or can be created."""
-        image = self._image()
+        image, access = self._release()
         if not image:
-            return _unknown(
+            return self._not_asked(
                 f"ConfigMap {NAMESPACE}/{RELEASE_CONFIG_MAP} names no {IMAGE_KEY}: no task can "
                 "run; whoever installs the release writes it"
             )
@@ -237,7 +240,7 @@ class _TaskRun:
         node = self._authority.demand(self._request.owner, effect)
         if self._is_reboot and node.boot_id != self._request.expected_boot_id:
             return self._judge_boot(node) or _unknown("the Node has no boot id")
-        body = task_pod(self._request, self._name, image)
+        body = task_pod(self._request, self._name, image, access)
         try:
             created = self._kube.create(paths.pods(NAMESPACE), body, timeout=CREATE_TIMEOUT)
         except Conflict as error:
@@ -245,13 +248,19 @@ class _TaskRun:
                 raise
             return None  # the caller finds it, and looks whether it is ours
         except (Forbidden, Invalid) as error:
-            if IMAGE_RULE in str(error) and activity.info().attempt < IMAGE_TRIES:
+            is_release = any(rule in str(error) for rule in RELEASE_RULES)
+            if is_release and activity.info().attempt < IMAGE_TRIES:
                 raise errors.try_again(
-                    f"an upgrade is changing the image of node tasks: {error}", IMAGE_AGAIN_S
+                    f"an upgrade is changing the image of node tasks, or their way to GPUs: {error}",
+                    IMAGE_AGAIN_S,
                 ) from error
-            return _unknown(f"the task's pod was refused, nothing was asked for: {error}")
+            return self._not_asked(f"the task's pod was refused, nothing was asked for: {error}")
         self._tell(read_task_pod(created), at_once=True)
         return None
+
+    def _not_asked(self, why: str) -> TaskAnswer:
+        """A reboot that surely nobody was asked for is no attempt; of others nothing is known."""
+        return TaskAnswer(Result.REFUSED, why) if self._is_reboot else _unknown(why)
 
     def _refusal_before_work(self) -> TaskAnswer | None:
         """Reasons, besides the permit, not to ask for a reboot, or for load, now."""
@@ -273,12 +282,15 @@ class _TaskRun:
                 )
         return None
 
-    def _image(self) -> str:
+    def _release(self) -> tuple[str, GpuAccess]:
+        """The image of node tasks ("" = none is named), and a diagnosis' way to the GPUs."""
         try:
             found = self._kube.get(paths.config_map(NAMESPACE, RELEASE_CONFIG_MAP))
         except NotFound:
-            return ""
-        return str((found.get("data") or {}).get(IMAGE_KEY, ""))
+            return "", GpuAccess()
+        told = found.get("data") or {}
+        access = GpuAccess(str(told.get(RUNTIME_KEY, "")), str(told.get(ENGINE_KEY, "")))
+        return str(told.get(IMAGE_KEY, "")), access
 
     def _remove(self, pod: TaskPod) -> None:
         """Returns when the pod is gone or has its deletion timestamp."""

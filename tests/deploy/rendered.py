@@ -21,6 +21,9 @@ CHART: Final = Path(__file__).parents[2] / "deploy" / "chart"
 HELM_LIMIT_S: Final = 60
 NAMESPACE: Final = "gpu-care"
 """Another one than the lab's: what is fixed to `fleetmend` shows."""
+ENGINE: Final = "nvidia-dcgm.gpu-operator.svc:5555"
+GPU_ACCESS: Final = {"nodeTasks": {"runtimeClassName": "nvidia"}, "dcgm": {"hostEngine": ENGINE}}
+"""Values of a release whose diagnoses have both ways to the GPUs."""
 
 Object = dict[str, Any]
 

@@ -11,6 +11,7 @@ import yaml
 from activities.node_tasks.pod import TASK_LABEL
 from tests.deploy.rendered import (
     CHART,
+    GPU_ACCESS,
     NAMESPACE,
     Object,
     helm,
@@ -59,6 +60,7 @@ VALUES: Final = [
     pytest.param({}, id="defaults"),
     pytest.param(SMALL, id="small"),
     pytest.param(LARGE, id="large"),
+    pytest.param(GPU_ACCESS, id="gpu access"),
 ]
 
 
@@ -97,6 +99,9 @@ def test_helm_lint_finds_nothing(values: Object) -> None:
         ({"agent": {"sources": ["smi"]}}, "at '/agent/sources/0'"),
         ({"agent": {"env": {"a b": "c"}}}, "at '/agent/env'"),
         ({"protectedNamespaces": ["kube_system"]}, "at '/protectedNamespaces/0'"),
+        ({"protectedNamespaces": list("abcdefgh")}, "at '/protectedNamespaces'"),
+        ({"nodeTasks": {"runtimeClassName": "it's"}}, "at '/nodeTasks/runtimeClassName'"),
+        ({"dcgm": {"hostEngine": "unix:///run/dcgm.sock"}}, "at '/dcgm/hostEngine'"),
         ({"temporal": {"apiKey": "s3cret"}}, "additional properties 'apiKey' not allowed"),
         ({"policy": "pools: []"}, "at '/policy': got string, want null or object"),
         ({"networkPolicy": {"temporalPorts": [0]}}, "at '/networkPolicy/temporalPorts/0'"),
@@ -296,6 +301,17 @@ def test_a_namespace_that_the_policy_protects_may_be_seen() -> None:
     assert {r["metadata"]["namespace"] for r in roles} == wanted
 
 
+def test_more_protected_namespaces_than_the_policy_takes_are_refused_and_named() -> None:
+    two = {"policy": {"scope": {"protected_namespaces": list("ef")}}}
+    eight = Policy.model_validate(policy_map({**two, "protectedNamespaces": list("abcdeg")}))
+    assert len(eight.scope.protected_namespaces) == 8
+    refused = template({**two, "protectedNamespaces": list("abcdgh")})
+    assert refused.code != 0
+    assert f"they are 9 ({NAMESPACE}, a, b, c, d, g, h, e, f), and the policy takes 8" in (
+        refused.error
+    )
+
+
 def test_another_policy_is_another_checksum_on_the_pods() -> None:
     def checksum(values: Object) -> str:
         (found,) = (w for w in workloads(values) if w["metadata"]["name"] == "fleetmend-watch")
@@ -371,6 +387,7 @@ def test_node_tasks_speak_to_nobody_and_agents_not_to_temporal() -> None:
     }
     assert ports["fleetmend-agent"] == [53, 53, 443, 6443]
     assert ports["fleetmend-worker"] == [53, 53, 443, 6443, 443, 4318]
+    assert "fleetmend-diagnosis" not in found
 
 
 def test_a_quarantine_waits_behind_nobody_and_holds_up_nobody() -> None:

@@ -126,6 +126,11 @@ PODS_REFUSED: Mapping[str, Change] = {
     "order of 8193 bytes": Change(
         12, container(env=[{"name": "FLEETMEND_TASK", "value": "x" * 8193}])
     ),
+    "host engine": Change(
+        12,
+        container(env=[{"name": "FLEETMEND_DCGM_HOST_ENGINE", "value": "evil:5555"}]),
+        "diagnose",
+    ),
     "PATH": Change(12, container(env=[{"name": "PATH", "value": "/host/bin"}])),
     "env from a Secret": Change(
         12,
@@ -172,7 +177,8 @@ PODS_REFUSED: Mapping[str, Change] = {
     "host IPC": Change(21, spec(hostIPC=True), "reboot"),
     "DNS of its own": Change(21, spec(dnsConfig={"nameservers": ["10.0.0.9"]})),
     "host aliases": Change(21, spec(hostAliases=[{"ip": "10.0.0.9", "hostnames": ["x"]}])),
-    "runtime class": Change(21, spec(shareProcessNamespace=True)),
+    "shared processes": Change(21, spec(shareProcessNamespace=True)),
+    "runtime class": Change(23, spec(runtimeClassName="nvidia"), "diagnose"),
     "hook before the task": Change(
         22, container(lifecycle={"postStart": {"exec": {"command": SHELL}}})
     ),

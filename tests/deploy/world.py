@@ -17,6 +17,7 @@ from tests.deploy.caller import Caller, Request
 NAMESPACE: Final = "fleetmend"
 JOBS: Final = "rights-jobs"
 IMAGE: Final = "fleetmend:lab"
+RUNTIMES: Final = ("nvidia", "other")
 ACCOUNT: Final = "system:serviceaccount:fleetmend:"
 # A new policy is in force after about a second; ten times that says something is wrong.
 IN_FORCE_DEADLINE_S: Final = 15.0
@@ -131,6 +132,13 @@ class World:
             f"/api/v1/namespaces/{NAMESPACE}/configmaps",
             {"metadata": {"name": "fleetmend-release"}, "data": {"image": IMAGE}},
         )
+        for (
+            name
+        ) in RUNTIMES:  # else the API server refuses a pod with it before any policy is asked
+            self.admin.post(
+                "/apis/node.k8s.io/v1/runtimeclasses",
+                {"metadata": {"name": name}, "handler": name},
+            )
         for policy in PROBES:
             self.wait_in_force(policy)
 

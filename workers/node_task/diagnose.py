@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,9 +20,16 @@ from types import FrameType
 from typing import IO, Final
 
 from activities.devices.dcgm_diag import judge_diag
+from activities.devices.dcgm_discovery import DISCOVER, why_foreign
 from activities.devices.dcgm_output import MAX_OUTPUT
 from activities.devices.parent import die_with_parent
-from workers.node_task.host import Host
+from workers.node_task.host import Host, HostUnreadable
+from workflows.model.host_engine import (
+    HostEngineError,
+    host_engine,
+    host_words,
+    is_over_network,
+)
 from workflows.model.node_task import Diagnosis, Health, TaskOrder
 
 PROGRAM: Final = "dcgmi"
@@ -34,6 +41,8 @@ TERM_S: Final = 5.0
 GONE_S: Final = 3.0
 """Within which a killed group is gone; what stays hangs in the driver."""
 LOOK_S: Final = 0.05
+DISCOVER_S: Final = 20.0
+"""For the question whose GPUs a host engine on the network serves; as long as a poll of the agent's."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,9 @@ class _Ended:
     survivors: int
 
 
-def diagnose(order: TaskOrder, host: Host) -> Diagnosis:
+def diagnose(
+    order: TaskOrder, host: Host, environment: Mapping[str, str] = os.environ
+) -> Diagnosis:
     """Runs the diagnostic of the order's level; every way in which it gives no answer is unknown."""
     limit_s = order.limit_s or 0.0
     program = shutil.which(PROGRAM)
@@ -55,7 +66,15 @@ def diagnose(order: TaskOrder, host: Host) -> Diagnosis:
             f"{PROGRAM} is not on PATH: the image needs DCGM, or set diagnose_level: 0",
         )
     try:
-        ended = _run([program, "diag", "-r", str(order.level), "-j"], limit_s)
+        engine = host_engine(environment)
+    except HostEngineError as error:
+        return Diagnosis(Health.UNKNOWN, str(error))
+    try:
+        why = _why_foreign(program, engine, host)
+        if why:
+            return Diagnosis(Health.UNKNOWN, why)
+        words = ("diag", "-r", str(order.level), "-j", *host_words(engine))
+        ended = _run([program, *words], limit_s)
     except OSError as error:
         return Diagnosis(Health.UNKNOWN, f"{program} could not be started: {error.strerror}")
     left = f"; {_left_behind(host, ended)}" if ended.exit_code is None else ""
@@ -67,6 +86,24 @@ def diagnose(order: TaskOrder, host: Host) -> Diagnosis:
     return judge_diag(
         ended.output, ended.exit_code, level=order.level, expected_gpus=order.expected_gpus
     )
+
+
+def _why_foreign(program: str, engine: str, host: Host) -> str:
+    """Why the diagnostic would not run on this node's GPUs, or may not; "" = it would."""
+    if not is_over_network(engine):
+        return ""
+    asked = "dcgmi discovery"
+    try:
+        of_node = host.gpus().uuids
+    except HostUnreadable as error:
+        return f"{asked}: whether {engine} serves this node's GPUs cannot be told: {error}"
+    ended = _run([program, *DISCOVER, *host_words(engine)], DISCOVER_S)
+    if ended.exit_code is None:
+        return f"{asked}: {engine} gave no answer within {DISCOVER_S:g} s"
+    if ended.exit_code != 0:
+        words = ended.output[-200:].strip()
+        return f"{asked}: {engine}: exit code {ended.exit_code}: {words}"
+    return why_foreign(ended.output, engine, of_node)
 
 
 def _run(command: list[str], limit_s: float) -> _Ended:

@@ -44,6 +44,14 @@ null on.
 {{- end }}
 {{- end }}
 
+{{/* The port of a host engine that is reached over the network; empty = it is a socket, or dcgmi's default. */}}
+{{- define "fleetmend.host-engine-port" -}}
+{{- $engine := .Values.dcgm.hostEngine | default "" -}}
+{{- if not (hasPrefix "unix://" $engine) -}}
+{{- regexFind "[0-9]+$" $engine -}}
+{{- end -}}
+{{- end }}
+
 {{/* The namespaces whose Deployments and StatefulSets protect the nodes that they run on, this one first. */}}
 {{- define "fleetmend.protected" -}}
 {{- $scope := dig "scope" dict (.Values.policy | default dict) -}}

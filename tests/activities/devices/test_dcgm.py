@@ -158,6 +158,49 @@ def test_an_absent_dcgmi_cannot_tell(tmp_path: Path) -> None:
         DcgmSource({"PATH": str(tmp_path)}).poll()
 
 
+@pytest.fixture
+def keeping(machine: Machine, tmp_path: Path) -> dict[str, str]:
+    """The machine's environment; each call of its dcgmi is kept, one a line, in `asked`."""
+    environment = machine.environment()
+    real = machine.devices.root / "opt/lab/bin/dcgmi"
+    program = tmp_path / "bin/dcgmi"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    return {**environment, "PATH": f"{program.parent}:{environment['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "first"),
+    [("engine.ns:5555", ["discovery -l"]), ("unix:///host/run/dcgm.sock", [])],
+    ids=["port", "socket"],
+)
+def test_every_question_goes_to_the_host_engine_of_the_settings(
+    machine: Machine, keeping: dict[str, str], tmp_path: Path, engine: str, first: list[str]
+) -> None:
+    environment = {**keeping, "FLEETMEND_DCGM_HOST_ENGINE": engine}
+    machine.devices.change_gpu(1, nvlinks=(*(NvLink(),) * 17, NvLink(active=False)))
+    for n, board in enumerate(BOARDS):
+        folder = tmp_path / f"proc/driver/nvidia/gpus/0000:0{n}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"GPU UUID: \t {board.uuid}\n")
+    source = DcgmSource(environment, host_root=tmp_path)
+    assert _only(source).device == BOARDS[1].uuid
+    words = [*first, "health -s a", "health -c -j", "health -c -j", "discovery -l"]
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == [f"{one} --host {engine}" for one in words]
+
+
+def test_another_nodes_host_engine_cannot_tell_of_this_one(
+    machine: Machine, keeping: dict[str, str], tmp_path: Path
+) -> None:
+    environment = {**keeping, "FLEETMEND_DCGM_HOST_ENGINE": "engine:5555"}
+    source = DcgmSource(environment, host_root=tmp_path)
+    with pytest.raises(CannotTell, match="the host engine at engine:5555 is another node's"):
+        source.poll()
+    assert (tmp_path / "asked").read_text().splitlines() == ["discovery -l --host engine:5555"]
+
+
 def test_a_banner_before_the_report_is_passed_over(source: DcgmSource, machine: Machine) -> None:
     machine.devices.change_dcgm(banner="Warning: an old hostengine")
     assert source.poll() == ()

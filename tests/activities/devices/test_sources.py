@@ -51,6 +51,7 @@ def test_the_environment_sets_the_period_of_dcgm() -> None:
         ("FLEETMEND_DCGM_PERIOD_S", "often", "use 5 to 600 seconds"),
         ("FLEETMEND_DCGM_PERIOD_S", "1", "use 5 to 600 seconds"),
         ("FLEETMEND_DCGM_PERIOD_S", "3600", "use 5 to 600 seconds"),
+        ("FLEETMEND_DCGM_HOST_ENGINE", "unix:///run/x.sock", "use host:port, unix:///host/PATH"),
     ],
 )
 def test_a_wrong_variable_is_named_with_what_it_takes(

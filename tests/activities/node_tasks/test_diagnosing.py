@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,9 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.kube import paths
+from activities.kube.client import PatchKind
 from activities.node_tasks.pod import task_name
+from activities.node_tasks.runner import ENGINE_KEY, RELEASE_CONFIG_MAP, RUNTIME_KEY
 from tests.activities.conftest import BareNodes
 from tests.activities.desk import Desk
 from tests.activities.node_tasks.test_runner import (
@@ -202,3 +204,47 @@ def test_only_a_whole_verdict_is_believed(
     assert answer.health is expected, answer.detail
     assert all("`" not in str(one) and "\n" not in str(one) for one in answer.failures)
     assert is_gone(cluster, request)
+
+
+# ---- its way to the GPUs
+
+
+@pytest.fixture
+def release(cluster: Cluster) -> Iterator[Callable[[str, str], None]]:
+    """Names one more thing in the release's ConfigMap, and takes it back."""
+    path = paths.config_map("fleetmend", RELEASE_CONFIG_MAP)
+    before = cluster.kube.get(path)["data"]
+
+    def name(key: str, value: str) -> None:
+        cluster.kube.patch(path, {"data": {key: value}}, kind=PatchKind.MERGE)
+
+    yield name
+    for key in (RUNTIME_KEY, ENGINE_KEY):
+        cluster.kube.patch(path, {"data": {key: before.get(key)}}, kind=PatchKind.MERGE)
+
+
+def test_a_host_engine_that_the_policy_does_not_know_yet_is_asked_for_again(
+    desk: Desk,
+    nodes: TestNodes,
+    pool: str,
+    cluster: Cluster,
+    release: Callable[[str, str], None],
+) -> None:
+    request = asking(owner_of(cluster, nodes.add("n", pool)), TaskKind.DIAGNOSE)
+    release(ENGINE_KEY, "engine:5555")
+    with pytest.raises(ApplicationError, match=r"or their way to GPUs: .*worker-pods/12"):
+        desk.do(DIAGNOSE, request)
+
+
+def test_a_runtime_class_that_the_cluster_does_not_have_is_unknown_and_named(
+    desk: Desk,
+    nodes: TestNodes,
+    pool: str,
+    cluster: Cluster,
+    release: Callable[[str, str], None],
+) -> None:
+    request = asking(owner_of(cluster, nodes.add("n", pool)), TaskKind.DIAGNOSE)
+    release(RUNTIME_KEY, "absent")
+    answer = desk.do(DIAGNOSE, request)
+    assert answer.result is Result.UNKNOWN
+    assert 'RuntimeClass "absent" not found' in answer.detail

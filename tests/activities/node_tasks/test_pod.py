@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from activities.node_tasks.pod import foreign, order_of, read_task_pod, task_name, task_pod
+from activities.node_tasks.pod import (
+    GpuAccess,
+    foreign,
+    order_of,
+    read_task_pod,
+    task_name,
+    task_pod,
+)
 from workflows.contracts.kube import Owner
 from workflows.contracts.node_tasks import NodeTaskRequest
 from workflows.model.identity import NodeRef
@@ -44,6 +51,32 @@ def test_only_a_reboot_may_write_and_only_it_and_the_kernel_logs_reader_are_priv
     privileged = kind in (TaskKind.REBOOT, TaskKind.KERNEL_LOG)
     assert container["securityContext"]["privileged"] is privileged
     assert container["volumeMounts"][0]["readOnly"] is (kind is not TaskKind.REBOOT)
+
+
+@pytest.mark.parametrize("kind", TaskKind)
+def test_only_a_diagnosis_has_a_way_to_the_gpus(kind: TaskKind) -> None:
+    """A runtime that wants a working driver would start no reboot where one is needed most."""
+    body = task_pod(replace(REQUEST, kind=kind), "n", "i", GpuAccess("nvidia", "engine:5555"))
+    env = {v["name"]: v["value"] for v in body["spec"]["containers"][0]["env"]}
+    assert env.pop("FLEETMEND_TASK")
+    if kind is TaskKind.DIAGNOSE:
+        assert body["spec"]["runtimeClassName"] == "nvidia"
+        assert env.pop("FLEETMEND_DCGM_HOST_ENGINE") == "engine:5555"
+        assert env.pop("NVIDIA_VISIBLE_DEVICES") == "all"
+        assert env.pop("NVIDIA_DRIVER_CAPABILITIES") == "compute,utility"
+    assert env == {}
+    assert ("runtimeClassName" in body["spec"]) is (kind is TaskKind.DIAGNOSE)
+
+
+def test_a_diagnosis_has_only_what_the_release_names() -> None:
+    request = replace(REQUEST, kind=TaskKind.DIAGNOSE)
+    for access, names in (
+        (GpuAccess(), {"FLEETMEND_TASK"}),
+        (GpuAccess(host_engine="engine:5555"), {"FLEETMEND_TASK", "FLEETMEND_DCGM_HOST_ENGINE"}),
+    ):
+        spec = task_pod(request, "n", "i", access)["spec"]
+        assert {v["name"] for v in spec["containers"][0]["env"]} == names
+        assert "runtimeClassName" not in spec
 
 
 def test_an_order_says_only_what_its_kind_needs() -> None:

@@ -136,6 +136,102 @@ def test_without_dcgmi_nothing_is_known(
     assert "diagnose_level: 0" in answer.detail
 
 
+def lists(*uuids: str) -> str:
+    """What dcgmi says of the GPUs that its host engine serves."""
+    return "\n".join(f"| {n}      | Device UUID: {uuid} |" for n, uuid in enumerate(uuids))
+
+
+def with_gpus(root: Path, *uuids: str) -> None:
+    for n, uuid in enumerate(uuids):
+        folder = root / f"proc/driver/nvidia/gpus/0000:0{n}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\n")
+
+
+OWN = tuple(f"GPU-aaaaaaaa-0000-4000-8000-00000000000{n}" for n in range(2))
+FOREIGN = "GPU-bbbbbbbb-0000-4000-8000-000000000000"
+
+
+def asked(tmp_path: Path) -> list[str]:
+    return (tmp_path / "asked").read_text().splitlines()
+
+
+def engine_script(tmp_path: Path, *uuids: str, code: int = 0) -> str:
+    """A dcgmi that keeps what it was asked, and whose host engine serves these GPUs."""
+    table = f"cat <<'END'\n{lists(*uuids)}\nEND\nexit {code}"
+    return (
+        f'echo "$@" >> {tmp_path}/asked\nif [ "$1" = discovery ]; then\n{table}\nfi\n'
+        f"{saying(PASSED)}"
+    )
+
+
+def test_the_releases_host_engine_is_asked(
+    run: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETMEND_DCGM_HOST_ENGINE", "engine.ns:5555")
+    with_gpus(root, *OWN)
+    answer = run(engine_script(tmp_path, *OWN))
+    assert answer.health is Health.HEALTHY
+    assert asked(tmp_path) == [
+        "discovery -l --host engine.ns:5555",
+        "diag -r 1 -j --host engine.ns:5555",
+    ]
+
+
+def test_a_socket_below_the_hosts_root_is_the_nodes_own(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETMEND_DCGM_HOST_ENGINE", "unix:///host/run/dcgm.sock")
+    assert run(engine_script(tmp_path)).health is Health.HEALTHY
+    assert asked(tmp_path) == ["diag -r 1 -j --host unix:///host/run/dcgm.sock"]
+
+
+@pytest.mark.parametrize(
+    ("uuids", "code", "why"),
+    [
+        ((OWN[0], FOREIGN), 0, f"another node's ({FOREIGN} is not on this one)"),
+        ((), 0, "names no GPU"),
+        (OWN, 235, "exit code 235"),
+    ],
+    ids=["another node's", "no GPU", "down"],
+)
+def test_a_host_engine_that_is_not_surely_the_nodes_is_asked_for_no_diagnosis(
+    run: Run,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uuids: tuple[str, ...],
+    code: int,
+    why: str,
+) -> None:
+    monkeypatch.setenv("FLEETMEND_DCGM_HOST_ENGINE", "engine:5555")
+    with_gpus(root, *OWN)
+    answer = run(engine_script(tmp_path, *uuids, code=code))
+    assert answer.health is Health.UNKNOWN
+    assert why in answer.detail
+    assert asked(tmp_path) == ["discovery -l --host engine:5555"]
+
+
+def test_without_the_nodes_own_list_of_gpus_no_host_engine_is_believed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETMEND_DCGM_HOST_ENGINE", "engine:5555")
+    answer = run(engine_script(tmp_path, *OWN))
+    assert answer.health is Health.UNKNOWN
+    assert "the NVIDIA driver is not loaded" in answer.detail
+    assert not (tmp_path / "asked").exists()
+
+
+def test_what_can_be_no_host_engine_is_unknown(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETMEND_DCGM_HOST_ENGINE", "unix:///host/../run/x")
+    answer = run(engine_script(tmp_path))
+    assert answer.health is Health.UNKNOWN
+    assert "is no address of a host engine" in answer.detail
+    assert not (tmp_path / "asked").exists()
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

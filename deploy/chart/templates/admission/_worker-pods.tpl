@@ -1,3 +1,15 @@
+{{/* The variables of activities/node_tasks/pod.py, as a list of CEL. Both values have patterns without quotes (values.schema.json). */}}
+{{- define "fleetmend.admission.diagnosis-env" -}}
+{{- $env := list -}}
+{{- if .Values.nodeTasks.runtimeClassName -}}
+{{- $env = list "'NVIDIA_VISIBLE_DEVICES=all'" "'NVIDIA_DRIVER_CAPABILITIES=compute,utility'" -}}
+{{- end -}}
+{{- with .Values.dcgm.hostEngine -}}
+{{- $env = append $env (printf "'FLEETMEND_DCGM_HOST_ENGINE=%s'" .) -}}
+{{- end -}}
+{{- join ", " $env -}}
+{{- end }}
+
 {{- define "fleetmend.admission.worker-pods" -}}
 # What the worker may do with pods: create node tasks of the release's image, delete them, evict with a UID.
 #
@@ -5,9 +17,10 @@
 # anything there that the release doesn't carry. So this is a list of what a node task is, and everything else is refused:
 # fields that Kubernetes adds later are refused too until somebody has looked at them.
 #
-# The image stands in the policy itself, as the release has it (in production by digest), and not in a parameter: an API server that
-# has seen a policy with a parameter go, and come back with the next installation, finds the parameter no more until it is restarted
-# (Kubernetes 1.36.3), and without it refuses every pod of the cluster, whoever creates it, before it looks at matchConditions.
+# The image, a diagnosis' runtime class and its host engine stand in the policy itself, as the release has them (the image in production
+# by digest), and not in a parameter: an API server that has seen a policy with a parameter go, and come back with the next installation,
+# finds the parameter no more until it is restarted (Kubernetes 1.36.3), and without it refuses every pod of the cluster, whoever creates
+# it, before it looks at matchConditions.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -29,6 +42,12 @@ spec:
   variables:
     - name: image
       expression: "'{{ include "fleetmend.image" . }}'"
+    # Empty = none.
+    - name: runtimeClass
+      expression: "'{{ .Values.nodeTasks.runtimeClassName }}'"
+    # What a diagnosis may be told besides its order.
+    - name: diagnosisEnv
+      expression: "[{{ include "fleetmend.admission.diagnosis-env" . }}]"
     - name: kinds
       expression: "['inventory', 'reboot', 'diagnose', 'kernel-log']"
     - name: container
@@ -50,7 +69,7 @@ spec:
     - name: specFields
       expression: >-
         ['activeDeadlineSeconds', 'automountServiceAccountToken', 'containers', 'nodeName', 'restartPolicy',
-        'serviceAccountName', 'serviceAccount', 'securityContext', 'volumes',
+        'serviceAccountName', 'serviceAccount', 'securityContext', 'volumes', 'runtimeClassName',
         'dnsPolicy', 'enableServiceLinks', 'imagePullSecrets', 'preemptionPolicy', 'priority', 'priorityClassName',
         'schedulerName', 'terminationGracePeriodSeconds', 'tolerations']
     - name: containerFields
@@ -95,9 +114,10 @@ spec:
       message: "fleetmend-worker-pods/11: a node task has no token"
     # LD_PRELOAD or PYTHONPATH would run the host's files as the task, another host root another file as systemctl.
     - expression: >-
-        variables.env.all(e, e.name == 'FLEETMEND_TASK' && has(e.value) && size(bytes(e.value)) <= 8192)
+        variables.env.all(e, has(e.value) && ((e.name == 'FLEETMEND_TASK' && size(bytes(e.value)) <= 8192)
+        || (variables.kind == 'diagnose' && (e.name + '=' + e.value) in variables.diagnosisEnv)))
       reason: Forbidden
-      message: "fleetmend-worker-pods/12: a node task's env is FLEETMEND_TASK alone, a plain value of at most 8192 bytes"
+      message: "fleetmend-worker-pods/12: a node task's env is FLEETMEND_TASK alone, a plain value of at most 8192 bytes; a diagnosis has the release's way to the GPUs, too"
     - expression: "!has(variables.container.envFrom) || size(variables.container.envFrom) == 0"
       reason: Forbidden
       message: "fleetmend-worker-pods/13: a node task takes no env from ConfigMaps or Secrets"
@@ -141,6 +161,12 @@ spec:
         + variables.container.filter(k, !(k in variables.containerFields)).map(k, 'container.' + k).join(', ')
       reason: Forbidden
       message: "fleetmend-worker-pods/22: a node task does not set these fields of its container"
+    # Another runtime is another program on the node, and a reboot must start where the GPUs' runtime can't.
+    - expression: >-
+        !has(object.spec.runtimeClassName)
+        || (variables.kind == 'diagnose' && variables.runtimeClass != '' && object.spec.runtimeClassName == variables.runtimeClass)
+      reason: Forbidden
+      message: "fleetmend-worker-pods/23: only a diagnosis has a runtime class, that of the release"
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
