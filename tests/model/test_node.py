@@ -122,6 +122,29 @@ def test_a_pod_is_read_whole() -> None:
     assert view.running_containers == 1
 
 
+GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"containers": [{"name": "c"}, GPU]}, True),
+        ({"containers": [{"name": "c"}], "initContainers": [GPU]}, True),
+        (
+            {"containers": [{"name": "c"}], "initContainers": [{**GPU, "restartPolicy": "Always"}]},
+            True,
+        ),
+        ({"containers": [{"name": "c"}], "resourceClaims": [{"name": "gpus"}]}, True),
+        ({"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}, False),
+        ({}, False),
+    ],
+    ids=["container", "init", "sidecar", "claim", "none", "empty"],
+)
+def test_a_pod_that_may_use_gpus_in_any_way_is_known(spec: dict[str, Any], expected: bool) -> None:
+    """Else its node counts as idle, and a validation puts load on the GPUs that it uses."""
+    assert parse_pod({**POD, "spec": spec}).requests_gpu is expected
+
+
 def test_an_owner_that_does_not_control_is_no_owner() -> None:
     meta = {**POD["metadata"], "ownerReferences": [{"kind": "Node", "name": "n"}]}
     assert parse_pod({**POD, "metadata": meta}).owner_kind == ""

@@ -198,7 +198,7 @@ def _pod(body: Any) -> PodView:
         phase=str(status.get("phase", "Unknown")),
         deleting=bool(meta.get("deletionTimestamp")),
         running_containers=sum(1 for s in statuses if "running" in (s.get("state") or {})),
-        requests_gpu=any(_requests_gpu(c) for c in spec.get("containers") or []),
+        requests_gpu=_may_use_gpus(spec),
         owner_kind=str(owner.get("kind", "")),
         owner_name=str(owner.get("name", "")),
         labels=_texts(meta, "labels"),
@@ -209,6 +209,15 @@ def _pod(body: Any) -> PodView:
         ),
         node_name=str(spec.get("nodeName") or ""),
     )
+
+
+def _may_use_gpus(spec: Mapping[str, Any]) -> bool:
+    """By a request of any container, sidecars and init containers too.
+
+    What a resource claim (DRA) stands for is not told here; it may be a GPU.
+    """
+    containers = (spec.get("containers") or []) + (spec.get("initContainers") or [])
+    return bool(spec.get("resourceClaims")) or any(_requests_gpu(c) for c in containers)
 
 
 def _requests_gpu(container: Mapping[str, Any]) -> bool:
