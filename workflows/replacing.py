@@ -227,13 +227,16 @@ async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> S
     that its own repair needs.
     """
     request = SuccessorRequest(episode.owner, leaving.node_pool, leaving.horizon)
-    begun, told, looks = run.now(), ("", 0), 0
+    told, looks = ("", 0), 0
     coming: datetime | None = None
+    since: datetime | None = None
     while True:
         found = await run.step(LOOK_FOR_SUCCESSOR, request)
         if found.successor is not None:
             return found.successor
-        waited = run.now() - begun
+        # From the first look at which none was coming: one that vanishes leaves time for another.
+        since = None if found.is_coming else since or run.now()
+        waited = run.now() - since if since else timedelta()
         if not is_needed(leaving, found, waited) and waited >= SETTLE:
             words = "Karpenter made no other" if found.waiting else "no pod needed another"
             episode.end(Outcome.REPLACED, f"the machine is gone; {words}")

@@ -147,6 +147,27 @@ def test_a_newcomer_that_is_never_ready_is_held_without_a_slot_until_it_is(is_st
     assert len(run.steps) < 200, "a wait of a day is not a history of looks"
 
 
+def test_a_newcomer_that_vanishes_before_it_is_ready_leaves_time_for_another() -> None:
+    """In an elastic pool: it was coming for longer than Karpenter is given to make one."""
+    world = broken_for_good(new_is_ready=False)
+    run = started(world)
+
+    looks: list[datetime] = []
+
+    def vanishes(inbox: Inbox, now: datetime) -> None:
+        world.comes = None
+        world.hooks["look_for_successor"] = look
+
+    def look() -> None:
+        looks.append(run.runtime.now())
+        world.hooks["look_for_successor"] = look
+        if len(looks) == 3:
+            world.comes, world.newcomer, world.new_is_ready = timedelta(), ANOTHER, True
+
+    run.say(2 * HOUR, vanishes)
+    assert ended(run).detail == f"replaced by Node {ANOTHER.name}"
+
+
 def test_people_are_reminded_of_a_newcomer_that_is_never_ready_and_may_close() -> None:
     world = broken_for_good(new_is_ready=False)
     run = started(world)
