@@ -45,6 +45,8 @@ RECONCILE_SIGNAL: Final = "reconcile"
 YOUNG: Final = timedelta(seconds=30)
 """A marker, or a new node, younger than this may have its workflow on the way: watch writes first,
 then signals."""
+REPORT_GRACE_S = 10.0
+"""A report that waits in watch for Temporal comes within its back-off (5 s) and two calls of 2 s."""
 ADMISSION: Final = "new and not admitted"
 """What a new node wants an owner for."""
 LEFT_FOR_ADMISSION: Final = timedelta(hours=1)
@@ -115,19 +117,27 @@ class SweepActivity:
         )
 
     async def _adopt(self, seen: _Seen) -> tuple[str, ...]:
-        adopted = []
+        alone = []
         for count, node in enumerate(seen.nodes):
             if count % HEARTBEAT_EACH == 0:
                 activity.heartbeat(f"{count} of {len(seen.nodes)} nodes")
             wants = _wants_owner(node, seen)
-            if not wants:
-                continue
+            if wants and not await self._has_run(node):
+                alone.append((node, wants))
+        if alone:
+            await _give_watch_time(len(alone))
+        adopted = []
+        for node, wants in alone:
+            activity.heartbeat(f"{node.name} has no run")
             ref = NodeRef(node.name, node.uid)
-            is_open = await self._is_open(workflow_id(self._place.cluster, ref))
-            if not is_open and await asyncio.to_thread(self._still_wants, ref, wants, seen):
+            is_alone = not await self._has_run(node)
+            if is_alone and await asyncio.to_thread(self._still_wants, ref, wants, seen):
                 await self._start(seen, node, wants)
                 adopted.append(node.name)
         return tuple(adopted)
+
+    async def _has_run(self, node: NodeView) -> bool:
+        return await self._is_open(workflow_id(self._place.cluster, NodeRef(node.name, node.uid)))
 
     def _still_wants(self, ref: NodeRef, wants: str, seen: _Seen) -> bool:
         """True if it does now: an episode that closed since the list took mark or taint off."""
@@ -218,6 +228,14 @@ class SweepActivity:
             if await asyncio.to_thread(clean, body):
                 cleaned.append(str(body["metadata"]["name"]))
         return tuple(cleaned)
+
+
+async def _give_watch_time(count: int) -> None:
+    """After an outage of Temporal its reports are on their way: they say more than a mark does."""
+    until = asyncio.get_running_loop().time() + REPORT_GRACE_S
+    while (left_s := until - asyncio.get_running_loop().time()) > 0:
+        activity.heartbeat(f"{count} nodes have no run: will watch report them?")
+        await asyncio.sleep(min(1.0, left_s))
 
 
 def _wants_owner(node: NodeView, seen: _Seen) -> str:

@@ -190,6 +190,11 @@ def test_a_survey_counts_what_is_noted(
 # ---- the sweep
 
 
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("activities.sweep.REPORT_GRACE_S", 0.1)
+
+
 def sweep(temporal: Temporal) -> Swept:
     swept: Swept = temporal.do(SWEEP_CLUSTER.name, SweepRequest(temporal.cluster))
     return swept
@@ -209,6 +214,23 @@ def test_an_orphaned_mark_gets_one_workflow(
     running = [owner for owner in (orphan, young, given, free) if temporal.is_running(owner)]
     assert running == [orphan]
     assert len(witness.writes(WORKER)) == written
+
+
+def test_a_mark_that_watch_reports_a_moment_later_is_not_adopted(
+    temporal: Temporal, desk: Desk, bare: BareNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen after an outage of two minutes: the sweep was first, and a run of its own repairs nothing."""
+    orphan = mark(desk, bare.add("orphan"))
+
+    async def reports(_count: int) -> None:
+        await temporal.episodes.client().start_workflow(
+            "RemediateNode",
+            id=workflow_id(temporal.cluster, orphan.node),
+            task_queue=task_queue(temporal.cluster),
+        )
+
+    monkeypatch.setattr("activities.sweep._give_watch_time", reports)
+    assert sweep(temporal).adopted == ()
 
 
 def test_a_new_node_whose_run_was_lost_is_admitted_by_another(
