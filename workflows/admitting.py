@@ -23,7 +23,7 @@ from workflows.contracts.kube import (
 from workflows.contracts.machines import Validation
 from workflows.contracts.messages import Command
 from workflows.contracts.node_tasks import DIAGNOSE, INVENTORY, NodeTaskRequest, TaskAnswer
-from workflows.diagnosing import GaveWay, hardware_in, judge_diagnosis
+from workflows.diagnosing import ask_node, hardware_in, judge_diagnosis
 from workflows.episode import Episode
 from workflows.inbox import Inbox
 from workflows.model.detection.fault import UNKNOWN_KIND, Fault
@@ -151,7 +151,7 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
     if expected is None:
         return Judgement(Verdict.UNKNOWN, (f"set expected_gpus of pool {episode.pool or '?'}",))
     count = task(run, episode, episode.owner, TaskKind.INVENTORY)
-    counted = await ask_node(run, episode, INVENTORY, count)
+    counted = await ask_newcomer(run, episode, INVENTORY, count)
     judged = judge_count(reading, counted, expected)
     if judged.verdict is Verdict.FAILED:
         doubt = await doubt_policy(run, episode, len(set(counted.gpus)), expected)
@@ -162,7 +162,7 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
     if judged.verdict is not Verdict.PASSED:
         return judged
     asked = diagnosis_of(run, episode, reading, level, expected)
-    answer = await ask_node(run, episode, DIAGNOSE, asked)
+    answer = await ask_newcomer(run, episode, DIAGNOSE, asked)
     episode.failures = answer.failures if answer.health is Health.FAULTY else ()
     judged = judge_diagnosis(answer, reading.node.boot_id)
     words = "; ".join(judged.reasons) or answer.detail
@@ -172,7 +172,7 @@ async def examine(run: Runtime, episode: Episode, reading: Reading) -> Judgement
     return judged
 
 
-async def ask_node(
+async def ask_newcomer(
     run: Runtime,
     episode: Episode,
     contract: Contract[NodeTaskRequest, TaskAnswer],
@@ -185,10 +185,7 @@ async def ask_node(
     if episode.order is not None:
         gives_way = not episode.doubted_level
         request = replace(request, needs_idle=True, gives_way=gives_way, needs_drained=False)
-    answer = await run.step(contract, request)
-    if answer.gave_way_to:
-        raise GaveWay(answer.gave_way_to)
-    return answer
+    return await ask_node(run, contract, request)
 
 
 def is_asked_again(episode: Episode, failed: int) -> bool:

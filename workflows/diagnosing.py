@@ -7,6 +7,7 @@ an unknown fault a known one. Called by the runbook and by the gate.
 
 from datetime import datetime, timedelta
 
+from workflows.contracts import Contract
 from workflows.contracts.kube import Reading
 from workflows.contracts.machines import Validation
 from workflows.contracts.node_tasks import DIAGNOSE, KERNEL_LOG, NodeTaskRequest, TaskAnswer
@@ -29,6 +30,20 @@ class GaveWay(Exception):
     """A validation was broken off: a pod uses the node's GPUs, or waits for such a node."""
 
 
+async def ask_node(
+    run: Runtime, contract: Contract[NodeTaskRequest, TaskAnswer], request: NodeTaskRequest
+) -> TaskAnswer:
+    """What the node itself answers.
+
+    Raises:
+        GaveWay: the request gives way, and a pod needs the node.
+    """
+    answer = await run.step(contract, request)
+    if answer.gave_way_to:
+        raise GaveWay(answer.gave_way_to)
+    return answer
+
+
 async def diagnose(run: Runtime, episode: Episode, reading: Reading) -> Judgement:
     """DCGM's diagnostic at the class's level; faulty is failed, and all but healthy is unknown."""
     level, policy = level_of(episode), episode.policy
@@ -49,9 +64,7 @@ async def diagnose(run: Runtime, episode: Episode, reading: Reading) -> Judgemen
         needs_idle=is_validated(episode),
         gives_way=episode.order is not None,
     )
-    answer = await run.step(DIAGNOSE, asked)
-    if answer.gave_way_to:
-        raise GaveWay(answer.gave_way_to)
+    answer = await ask_node(run, DIAGNOSE, asked)
     episode.failures = answer.failures if answer.health is Health.FAULTY else ()
     judged = judge_diagnosis(answer, reading.node.boot_id)
     words = "; ".join(judged.reasons) or answer.detail

@@ -17,7 +17,7 @@ from workflows.contracts.kube import (
     RebootWatch,
 )
 from workflows.contracts.node_tasks import INVENTORY, REBOOT, NodeTaskRequest
-from workflows.diagnosing import GaveWay, diagnose
+from workflows.diagnosing import ask_node, diagnose
 from workflows.episode import Episode, attempt
 from workflows.inbox import Expectation, Inbox, Interruption
 from workflows.model.detection.fault import UNKNOWN_KIND, Fault, is_worse
@@ -320,9 +320,7 @@ async def judge(run: Runtime, episode: Episode, waited_s: float, *, is_first: bo
         needs_idle=episode.order is not None,
         gives_way=episode.order is not None,
     )
-    answer = await run.step(INVENTORY, count)
-    if answer.gave_way_to:
-        raise GaveWay(answer.gave_way_to)
+    answer = await ask_node(run, INVENTORY, count)
     if answer.result is not Result.DONE:
         return Judgement(Verdict.UNKNOWN, (f"inventory: {answer.detail}",))
     found = Inventory(answer.gpus, answer.model, answer.boot_id)

@@ -228,21 +228,21 @@ async def await_successor(run: Runtime, episode: Episode, leaving: Leaving) -> S
     """
     request = SuccessorRequest(episode.owner, leaving.node_pool, leaving.horizon)
     told, looks = ("", 0), 0
-    coming: datetime | None = None
-    since: datetime | None = None
+    is_coming: bool | None = None
+    since = run.now()
     while True:
         found = await run.step(LOOK_FOR_SUCCESSOR, request)
         if found.successor is not None:
             return found.successor
-        # From the first look at which none was coming: one that vanishes leaves time for another.
-        since = None if found.is_coming else since or run.now()
-        waited = run.now() - since if since else timedelta()
+        if found.is_coming is not is_coming:  # one that vanishes leaves time for another
+            is_coming, since = found.is_coming, run.now()
+        waited = run.now() - since
         if not is_needed(leaving, found, waited) and waited >= SETTLE:
             words = "Karpenter made no other" if found.waiting else "no pod needed another"
             episode.end(Outcome.REPLACED, f"the machine is gone; {words}")
             return None
-        coming = (coming or run.now()) if found.is_coming else None
-        due = coming + timedelta(seconds=episode.policy.timing.boot_deadline_s) if coming else None
+        limit = timedelta(seconds=episode.policy.timing.boot_deadline_s)
+        due = since + limit if is_coming else None
         calls = calls_for_people(run, episode, due)
         if (found.reason, calls) != told:
             told = (found.reason, calls)

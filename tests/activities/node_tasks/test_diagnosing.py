@@ -10,9 +10,8 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.kube import paths
-from activities.kube.client import PatchKind
 from activities.node_tasks.pod import task_name
-from activities.node_tasks.runner import ENGINE_KEY, RELEASE_CONFIG_MAP, RUNTIME_KEY
+from activities.node_tasks.runner import ENGINE_KEY, RUNTIME_KEY
 from tests.activities.conftest import BareNodes
 from tests.activities.desk import Desk
 from tests.activities.node_tasks.test_runner import (
@@ -210,41 +209,22 @@ def test_only_a_whole_verdict_is_believed(
 
 
 @pytest.fixture
-def release(cluster: Cluster) -> Iterator[Callable[[str, str], None]]:
-    """Names one more thing in the release's ConfigMap, and takes it back."""
-    path = paths.config_map("fleetmend", RELEASE_CONFIG_MAP)
-    before = cluster.kube.get(path)["data"]
-
-    def name(key: str, value: str) -> None:
-        cluster.kube.patch(path, {"data": {key: value}}, kind=PatchKind.MERGE)
-
-    yield name
-    for key in (RUNTIME_KEY, ENGINE_KEY):
-        cluster.kube.patch(path, {"data": {key: before.get(key)}}, kind=PatchKind.MERGE)
+def diagnosis(nodes: TestNodes, pool: str, cluster: Cluster) -> NodeTaskRequest:
+    return asking(owner_of(cluster, nodes.add("n", pool)), TaskKind.DIAGNOSE)
 
 
 def test_a_host_engine_that_the_policy_does_not_know_yet_is_asked_for_again(
-    desk: Desk,
-    nodes: TestNodes,
-    pool: str,
-    cluster: Cluster,
-    release: Callable[[str, str], None],
+    desk: Desk, diagnosis: NodeTaskRequest, release: Callable[[str, str], None]
 ) -> None:
-    request = asking(owner_of(cluster, nodes.add("n", pool)), TaskKind.DIAGNOSE)
     release(ENGINE_KEY, "engine:5555")
     with pytest.raises(ApplicationError, match=r"or their way to GPUs: .*worker-pods/12"):
-        desk.do(DIAGNOSE, request)
+        desk.do(DIAGNOSE, diagnosis)
 
 
 def test_a_runtime_class_that_the_cluster_does_not_have_is_unknown_and_named(
-    desk: Desk,
-    nodes: TestNodes,
-    pool: str,
-    cluster: Cluster,
-    release: Callable[[str, str], None],
+    desk: Desk, diagnosis: NodeTaskRequest, release: Callable[[str, str], None]
 ) -> None:
-    request = asking(owner_of(cluster, nodes.add("n", pool)), TaskKind.DIAGNOSE)
     release(RUNTIME_KEY, "absent")
-    answer = desk.do(DIAGNOSE, request)
+    answer = desk.do(DIAGNOSE, diagnosis)
     assert answer.result is Result.UNKNOWN
     assert 'RuntimeClass "absent" not found' in answer.detail
